@@ -1,0 +1,29 @@
+"""Messages are hints: publish by task name once the rows are committed.
+
+A message that can't be sent is logged and forgotten; the sweep finds the row
+and publishes it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+
+from celery import current_app
+from django.db import transaction
+
+logger = logging.getLogger(__name__)
+
+
+def publish(task_name: str, uids: Iterable[object], *, queue: str) -> None:
+    """Send one message per uid to ``queue`` after the current transaction commits."""
+    for uid in uids:
+        transaction.on_commit(partial(_send, task_name, str(uid), queue))
+
+
+def _send(task_name: str, uid: str, queue: str) -> None:
+    try:
+        current_app.send_task(task_name, kwargs={"uid": uid}, queue=queue, retry=False)
+    except Exception as error:  # whatever the broker client raises, the row stays the truth
+        logger.warning("could not publish %s(%s): %s; the sweep will", task_name, uid, error)

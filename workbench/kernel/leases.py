@@ -1,0 +1,153 @@
+"""Work items held by a lease: claim, renew and settle by compare-and-swap.
+
+A lease has an owner, an end and a fencing token that rises with each claim.
+Whoever writes a result states the token it was given; a worker that lost its
+lease holds an old token and its write changes no row.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import models
+from django.db.models import F, Q
+
+
+class LeaseState(models.TextChoices):
+    """Where a work item stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    DEAD = "dead"
+
+
+class AlreadyClaimed(Exception):
+    """Somebody else holds the item, it isn't due yet, or it is settled."""
+
+
+class LeaseLost(Exception):
+    """The caller's fencing token is no longer the current one."""
+
+
+class Leased(models.Model):
+    """A mutable work item. Only this module's functions change its lease.
+
+    ``tries`` counts the claims that were spent: those after which the item was
+    neither settled nor given back.
+    """
+
+    state = models.CharField(
+        max_length=8, choices=LeaseState.choices, default=LeaseState.PENDING, db_default="pending"
+    )
+    tries = models.PositiveIntegerField(default=0)
+    fencing_token = models.PositiveBigIntegerField(default=0)
+    lease_owner = models.CharField(max_length=120, blank=True, default="")
+    lease_until = models.DateTimeField(null=True, blank=True)
+    next_attempt_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        abstract = True
+
+
+def this_process() -> str:
+    """Return the owner name of this process: ``host:pid:start``, unique on this host.
+
+    The start time keeps a reused pid from looking alive.
+    """
+    return f"{socket.gethostname()}:{os.getpid()}:{_start_ticks(os.getpid())}"
+
+
+def _start_ticks(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            # The name in brackets may hold spaces; field 22 counts from after it.
+            return stat.read().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+def owner_is_dead(owner: str) -> bool:
+    """Return True only when ``owner`` is a process of this host that no longer runs."""
+    host, _, rest = owner.partition(":")
+    pid, _, start = rest.partition(":")
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    if not os.path.isdir("/proc/self"):
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        return False
+    return _start_ticks(int(pid)) != start
+
+
+def claimable(now: datetime) -> Q:
+    """Return the condition under which an item may be claimed at ``now``."""
+    due = Q(next_attempt_at__isnull=True) | Q(next_attempt_at__lte=now)
+    return (Q(state=LeaseState.PENDING) & due) | Q(state=LeaseState.RUNNING, lease_until__lt=now)
+
+
+def claim(queryset: models.QuerySet[Any], *, now: datetime, lease: timedelta) -> int:
+    """Claim the one item in ``queryset`` and return its new fencing token.
+
+    One UPDATE decides: of any number of callers exactly one gets the item.
+
+    Raises:
+        AlreadyClaimed: the item is held, not due, settled or absent.
+    """
+    changed = queryset.filter(claimable(now)).update(
+        state=LeaseState.RUNNING,
+        tries=F("tries") + 1,
+        fencing_token=F("fencing_token") + 1,
+        lease_owner=this_process(),
+        lease_until=now + lease,
+        next_attempt_at=None,
+    )
+    if changed != 1:
+        raise AlreadyClaimed
+    return int(queryset.values_list("fencing_token", flat=True).get())
+
+
+def renew(queryset: models.QuerySet[Any], *, token: int, until: datetime) -> bool:
+    """Extend the lease held under ``token`` and return whether it was still held."""
+    held = queryset.filter(state=LeaseState.RUNNING, fencing_token=token)
+    return held.update(lease_until=until) == 1
+
+
+def settle(queryset: models.QuerySet[Any], *, token: int, state: str, **fields: Any) -> None:
+    """Move the item held under ``token`` to ``state`` and end its lease.
+
+    Raises:
+        LeaseLost: ``token`` is no longer the current one; nothing was changed.
+    """
+    held = queryset.filter(state=LeaseState.RUNNING, fencing_token=token)
+    changed = held.update(state=state, lease_owner="", lease_until=None, **fields)
+    if changed != 1:
+        raise LeaseLost
+
+
+def confirm(queryset: models.QuerySet[Any], *, token: int) -> None:
+    """Lock the item and prove inside a transaction that ``token`` is still current.
+
+    Raises:
+        LeaseLost: it is not.
+    """
+    if not queryset.filter(state=LeaseState.RUNNING, fencing_token=token).update(
+        lease_until=F("lease_until")
+    ):
+        raise LeaseLost
+
+
+def expire_dead(queryset: models.QuerySet[Any], *, now: datetime) -> int:
+    """End the leases whose owner is a dead process of this host; return how many."""
+    running = queryset.filter(state=LeaseState.RUNNING).exclude(lease_owner="")
+    dead = [o for o in set(running.values_list("lease_owner", flat=True)) if owner_is_dead(o)]
+    if not dead:
+        return 0
+    return running.filter(lease_owner__in=dead).update(lease_until=now - timedelta(seconds=1))

@@ -1,0 +1,3 @@
+"""Every URL of the workbench."""
+
+urlpatterns: list = []
