@@ -8,18 +8,20 @@ instead of a syntax error.
 import os
 import sys
 
-if sys.version_info < (3, 11):
+if sys.version_info < (3, 11):  # noqa: UP036 - an old Python shall read this
     sys.stderr.write(
-        "error: the Skill Audit Workbench needs Python 3.11 or newer; %s is %d.%d. "
-        "Install a newer one and run it with that name, as in: python3.12 manage.py demo\n"
-        % (sys.executable, sys.version_info[0], sys.version_info[1])
+        "error: the Skill Audit Workbench needs Python 3.11 or newer; this is "
+        + sys.version.split()[0]
+        + " ("
+        + sys.executable
+        + "). Use a newer one by its name, as in: python3.12 manage.py demo\n"
     )
     sys.exit(1)
 
 # Not a matter of course: safe-path mode leaves the script's folder out.
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from workbench.bootstrap import main  # noqa: E402
+from workbench.bootstrap import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv))

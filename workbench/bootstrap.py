@@ -288,9 +288,9 @@ def _files_of(locks: Sequence[str]) -> list[str]:
 
 def _install_packages(venv: Path, locks: Sequence[str]) -> None:
     files = [LOCKS / f"{name}.txt" for name in _files_of(locks)]
-    count = sum(line[:1].isalnum() for file in files for line in file.read_text().splitlines())
     size = sum(MEGABYTES[name] for name in _files_of(locks))
-    what = f"installing {count} packages ({', '.join(f.name for f in files)}; {size} MB on disk)"
+    names = ", ".join(file.name for file in files)
+    what = f"installing the packages of {names} ({size} MB on disk)"
     options = ["--require-hashes", "--no-deps"]
     for file in files:
         options += ["-r", str(file)]
