@@ -1,0 +1,590 @@
+"""Run rows: one line for each run of an arm, read strictly and paired without a database.
+
+A row is ``task, arm, replicate, outcome, score, retrieved, skill_ids, cell, model, agent,
+tokens_in, tokens_out, duration_s, error_class, source``; only task and arm are required.
+Nothing is guessed: a blank result is unknown, not wrong; an unreadable one is an error that
+names its row; contradicting rows are listed, never averaged and never last-wins.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from runs.domain.intervals import TaskMeans
+from runs.domain.render import unguarded
+from runs.domain.report import CellRecord, Failure, PairRecord
+
+
+class Arm(StrEnum):
+    """The arm codes; SE is the treatment, SD the baseline, whatever the design."""
+
+    SE = "SE"
+    SD = "SD"
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run of one arm.
+
+    Attributes:
+        line: where the row stands in its file, from 1; names it in errors.
+        task: the task's key (``007`` and ``NA`` are keys like any other).
+        arm: ``SE`` or ``SD``.
+        replicate: number of the repetition; None = the data have no such column.
+        outcome: whether the run passed; None = unknown.
+        score: graded score, None = unknown; it decides nothing here.
+        retrieved: whether a skill was returned to the run; None = unknown.
+        cell: further description; rows of one description form a cell.
+        error_class: why there is no outcome, as the source names it.
+    """
+
+    line: int
+    task: str
+    arm: Arm
+    replicate: int | None = None
+    outcome: bool | None = None
+    score: float | None = None
+    retrieved: bool | None = None
+    skill_ids: tuple[str, ...] = ()
+    cell: Mapping[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    agent: str | None = None
+    tokens_in: int | None = None
+    tokens_out: int | None = None
+    duration_s: float | None = None
+    error_class: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a row can't be used: ``line`` (from 1), the column (None = the row) and the reason."""
+
+    line: int
+    column: str | None
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"row {self.line}" + (f", {self.column}" if self.column else "")
+        return f"{where}: {self.reason}"
+
+
+class BadRows(ValueError):
+    """Some rows can't be read; ``problems`` has all of them, the message the first ten."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        shown = "\n".join(str(problem) for problem in problems[:10])
+        more = f"\n... and {len(problems) - 10} more" if len(problems) > 10 else ""
+        super().__init__(shown + more)
+        self.problems = tuple(problems)
+
+
+class UnmatchedReplicates(ValueError):
+    """Runs repeat and nothing says which SE run belongs to which SD run.
+
+    Attributes:
+        counts: (task, SE runs, SD runs) of the tasks concerned, by task.
+    """
+
+    def __init__(self, counts: Sequence[tuple[str, int, int]]) -> None:
+        shown = ", ".join(f"{task}: {se} SE and {sd} SD" for task, se, sd in counts[:10])
+        more = f", and {len(counts) - 10} more tasks" if len(counts) > 10 else ""
+        super().__init__(
+            f"runs repeat but not every one has a replicate number, so they can't be paired "
+            f"({shown}{more}). Number the replicates, or pair by task mean (task-weighted)."
+        )
+        self.counts = tuple(counts)
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+# Other names under which the same columns are common.
+ALIASES: Mapping[str, str] = {
+    "condition": "arm",
+    "correct": "outcome",
+    "called": "retrieved",
+    "raw_score": "score",
+    "seed": "replicate",
+    "trial": "replicate",
+    "epoch": "replicate",
+}
+
+_BLANK = frozenset({"", "nan", "na", "n/a", "none", "null"})
+_ONE_OR_ZERO = re.compile(r"[01](\.0*)?")
+_WHOLE = re.compile(r"[+-]?\d{1,18}(\.0*)?")
+
+
+def parse_bool(value: Any) -> bool | None:
+    """Return a result written as true/false or 1/0 in any usual form; None where it is blank.
+
+    Blank is None, NaN, or text such as empty, ``nan``, ``NA`` and ``null``.
+
+    Raises:
+        ValueError: any other spelling, such as ``maybe`` or 2.
+    """
+    if isinstance(value, bool):
+        return value
+    if _is_blank(value):
+        return None
+    if isinstance(value, int | float) and value in (0, 1):
+        return bool(value)
+    if isinstance(value, str):
+        text = value.strip().lower()
+        if text in ("true", "false"):
+            return text == "true"
+        if _ONE_OR_ZERO.fullmatch(text):
+            return text.startswith("1")
+    raise ValueError(f"{value!r} is neither true nor false (use true, false, 1, 0 or blank)")
+
+
+def parse_row(raw: Mapping[str, Any], *, line: int) -> RunRow:
+    """Return the run row that ``raw`` describes; columns it doesn't know are ignored.
+
+    Raises:
+        BadRows: with one problem for each unusable column.
+    """
+    values, problems = _canonical_columns(raw, line)
+    parsed: dict[str, Any] = {}
+    for column, parse in _PARSERS.items():
+        try:
+            parsed[column] = parse(values.get(column))
+        except ValueError as error:
+            problems.append(Problem(line, column, str(error)))
+    if problems:
+        raise BadRows(problems)
+    return RunRow(line=line, **parsed)
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """The rows of a file and the columns that were ignored, by name."""
+
+    rows: tuple[RunRow, ...]
+    ignored: tuple[str, ...]
+
+
+def read_jsonl(lines: Iterable[str]) -> RowFile:
+    """Return the rows of a JSONL file, one object a line; blank lines are skipped.
+
+    Raises:
+        BadRows: naming every line that isn't a usable row.
+    """
+    return _read(_json_objects(lines))
+
+
+def read_csv(lines: Iterable[str]) -> RowFile:
+    """Return the rows of a CSV file with a head line; text stays text (``007``, ``NA``).
+
+    ``skill_ids`` is a JSON list or separated by ``;``; ``cell`` is a JSON object, and a column
+    ``cell.NAME`` sets one key of it. The guard that exports put before formulas is taken off.
+
+    Raises:
+        BadRows: no or a repeated column name, or naming every unusable row.
+    """
+    return _read(_csv_objects(lines))
+
+
+# --- pairing ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The cells that rows make, and what had to be left out of them.
+
+    Attributes:
+        cells: by description. Half and conflicting pairs are in them without a result, so that
+            they count as left out, never as wrong.
+        conflicts: (task, arm, replicate) with rows that contradict each other.
+        unpaired: (task, replicate) with runs of one arm only.
+        repeated: how many identical repeats were dropped.
+    """
+
+    cells: tuple[CellRecord, ...]
+    conflicts: tuple[tuple[str, str, int], ...]
+    unpaired: tuple[tuple[str, int], ...]
+    repeated: int
+
+
+def pair_rows(*, rows: Iterable[RunRow]) -> Pairing:
+    """Return pairs of the SE and the SD run of each (cell, task, replicate).
+
+    Rows of one key that are equal but for their place and source count once; if they differ in
+    anything else they conflict. The order of rows doesn't matter.
+
+    Raises:
+        UnmatchedReplicates: a task has several runs in an arm, or some, without a replicate
+            number.
+    """
+    cells: list[CellRecord] = []
+    conflicts: list[tuple[str, str, int]] = []
+    unpaired: list[tuple[str, int]] = []
+    repeated = 0
+    for descriptor, of_cell in _by_cell(rows):
+        _refuse_unmatched(of_cell)
+        keyed: dict[tuple[str, int], dict[Arm, list[RunRow]]] = {}
+        for row in of_cell:
+            runs = keyed.setdefault((row.task, row.replicate or 0), {Arm.SE: [], Arm.SD: []})
+            same = [other for other in runs[row.arm] if _same_run(row, other)]
+            repeated += bool(same)
+            if not same:
+                runs[row.arm].append(row)
+        pairs = []
+        for (task, replicate), runs in sorted(keyed.items()):
+            conflicts += [
+                (task, str(arm), replicate) for arm, found in runs.items() if len(found) > 1
+            ]
+            if not all(runs.values()):
+                unpaired.append((task, replicate))
+            pairs.append(_pair(task, replicate, runs[Arm.SE], runs[Arm.SD]))
+        cells.append(CellRecord(descriptor, tuple(pairs)))
+    return Pairing(tuple(cells), tuple(conflicts), tuple(unpaired), repeated)
+
+
+@dataclass(frozen=True)
+class TaskMeansCell:
+    """A cell whose runs are compared by task mean: ``means`` by task key."""
+
+    descriptor: Mapping[str, Any]
+    means: Mapping[str, TaskMeans]
+    without_retrieved_run: tuple[str, ...]
+
+
+def task_means(*, rows: Iterable[RunRow]) -> tuple[TaskMeansCell, ...]:
+    """Return each task's retrieved SE runs against all its SD runs, whatever their number.
+
+    For replicates that can't be matched one to one; the effect is then task-weighted. Runs
+    without a result are left out; tasks with no retrieved SE run or no SD run are listed.
+    """
+    cells = []
+    for descriptor, of_cell in _by_cell(rows):
+        means, without = {}, []
+        for task in sorted({row.task for row in of_cell}):
+            known = [row for row in of_cell if row.task == task and row.outcome is not None]
+            se = [row.outcome for row in known if row.arm is Arm.SE and row.retrieved]
+            sd = [row.outcome for row in known if row.arm is Arm.SD and not row.retrieved]
+            if se and sd:
+                means[task] = TaskMeans(
+                    se_right=sum(map(bool, se)),
+                    se_runs=len(se),
+                    sd_right=sum(map(bool, sd)),
+                    sd_runs=len(sd),
+                )
+            else:
+                without.append(task)
+        cells.append(TaskMeansCell(descriptor, means, tuple(without)))
+    return tuple(cells)
+
+
+# --- parts of reading ------------------------------------------------------------------------
+
+
+def _is_blank(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.strip().lower() in _BLANK
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _key(value: Any) -> str:
+    # Keys are never blanked out by their spelling: NA and null are task names.
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, str) and value.strip():
+        return _writable(value.strip())
+    raise ValueError("a task key is required, as text")
+
+
+def _writable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it holds half a character (a lone surrogate)") from None
+    return text
+
+
+def _arm(value: Any) -> Arm:
+    try:
+        return Arm(str(value).strip().upper())
+    except ValueError:
+        raise ValueError(f"{value!r} is no arm: SE (with skills) or SD (without)") from None
+
+
+def _outcome(value: Any) -> bool | None:
+    try:
+        return parse_bool(value)
+    except ValueError as error:
+        raise ValueError(f"{error}; a graded result goes to score") from None
+
+
+def _whole(value: Any) -> int | None:
+    if _is_blank(value):
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+        return int(value.strip().split(".")[0])
+    raise ValueError(f"{value!r} is not a whole number")
+
+
+def _count(value: Any) -> int | None:
+    number = _whole(value)
+    if number is not None and number < 0:
+        raise ValueError(f"{value!r} is below 0")
+    return number
+
+
+def _number(value: Any) -> float | None:
+    if _is_blank(value):
+        return None
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except (ValueError, OverflowError):
+            number = math.inf
+        if math.isfinite(number):
+            return number
+    raise ValueError(f"{value!r} is not a finite number")
+
+
+def _text(value: Any) -> str | None:
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return _writable(str(value))
+
+
+def _skills(value: Any) -> tuple[str, ...]:
+    if _is_blank(value):
+        return ()
+    if isinstance(value, str):
+        if not value.lstrip().startswith("["):
+            return tuple(part.strip() for part in value.split(";") if part.strip())
+        value = _decoded(value)
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return tuple(_writable(item) for item in value)
+    raise ValueError("a list of skill ids is expected")
+
+
+def _cell(value: Any) -> dict[str, Any]:
+    if value is None or value == "":
+        return {}
+    if isinstance(value, str):
+        value = _decoded(value)
+    if not isinstance(value, dict):
+        raise ValueError("an object is expected")
+    try:
+        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError):
+        raise ValueError("it holds something that can't be written as JSON, such as NaN") from None
+    return value
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_without_repeats)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    repeated = [name for name, times in Counter(name for name, _ in pairs).items() if times > 1]
+    if repeated:
+        raise ValueError(f"{repeated[0]!r} stands twice in one object")
+    return dict(pairs)
+
+
+_PARSERS = {
+    "task": _key,
+    "arm": _arm,
+    "replicate": _whole,
+    "outcome": _outcome,
+    "score": _number,
+    "retrieved": parse_bool,
+    "skill_ids": _skills,
+    "cell": _cell,
+    "model": _text,
+    "agent": _text,
+    "tokens_in": _count,
+    "tokens_out": _count,
+    "duration_s": _number,
+    "error_class": _text,
+    "source": _text,
+}
+
+
+def _canonical_columns(raw: Mapping[str, Any], line: int) -> tuple[dict[str, Any], list[Problem]]:
+    values: dict[str, Any] = {}
+    problems: list[Problem] = []
+    for name, value in raw.items():
+        column = ALIASES.get(name, name)
+        if column in values:
+            problems.append(Problem(line, name, f"{column} is given under two names"))
+        values[column] = value
+    return values, problems
+
+
+def _read(objects: Iterator[tuple[int, Mapping[str, Any] | str]]) -> RowFile:
+    rows: list[RunRow] = []
+    problems: list[Problem] = []
+    ignored: set[str] = set()
+    for line, found in objects:
+        if isinstance(found, str):
+            problems.append(Problem(line, None, found))
+            continue
+        ignored.update(name for name in found if ALIASES.get(name, name) not in _PARSERS)
+        try:
+            rows.append(parse_row(found, line=line))
+        except BadRows as error:
+            problems += error.problems
+    if problems:
+        raise BadRows(problems)
+    return RowFile(tuple(rows), tuple(sorted(ignored)))
+
+
+def _json_objects(lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
+    for number, text in enumerate(lines, start=1):
+        text = text.removeprefix("\ufeff") if number == 1 else text
+        if not text.strip():
+            continue
+        try:
+            found = _decoded(text)
+        except ValueError as error:
+            yield number, str(error)
+            continue
+        yield number, found if isinstance(found, dict) else "a JSON object is expected"
+
+
+def _csv_objects(lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, Any] | str]]:
+    reader = csv.reader(_without_mark(lines), strict=True)
+    try:
+        head = [name.strip() for name in next(reader, [])]
+        repeated = [name for name, times in Counter(head).items() if times > 1]
+        if not head or repeated:
+            why = (
+                f"the column {repeated[0]!r} stands twice" if repeated else "there is no head line"
+            )
+            yield 1, why
+            return
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            if len(cells) != len(head):
+                yield reader.line_num, f"{len(cells)} cells where the head has {len(head)}"
+                continue
+            texts = map(unguarded, cells)
+            yield reader.line_num, _with_cell_columns(dict(zip(head, texts, strict=True)))
+    except csv.Error as error:
+        yield reader.line_num, f"not CSV: {error}"
+
+
+def _without_mark(lines: Iterable[str]) -> Iterator[str]:
+    for number, text in enumerate(lines):
+        yield text.removeprefix("\ufeff") if number == 0 else text
+
+
+def _with_cell_columns(found: dict[str, Any]) -> Mapping[str, Any] | str:
+    parts = {name: found.pop(name) for name in list(found) if name.startswith("cell.")}
+    if not parts:
+        return found
+    try:
+        cell = _cell(found.get("cell"))
+    except ValueError as error:
+        return f"cell: {error}"
+    named = {name.removeprefix("cell."): value for name, value in parts.items() if value != ""}
+    return found | {"cell": cell | named}
+
+
+# --- parts of pairing ------------------------------------------------------------------------
+
+# Error classes that mean a single model call failed; what else has no result is never scored.
+_CALL_FAILURES = frozenset(
+    {"call", "transport", "timeout", "rate_limited", "server_error", "incomplete", "bad_request"}
+)
+_HOST_FAILURES = frozenset({"host", "infra_error", "sandbox"})
+
+
+def _by_cell(rows: Iterable[RunRow]) -> list[tuple[dict[str, Any], list[RunRow]]]:
+    found: dict[str, tuple[dict[str, Any], list[RunRow]]] = {}
+    for row in rows:
+        named = {"model": row.model, "agent": row.agent}
+        descriptor = {name: value for name, value in named.items() if value is not None}
+        descriptor |= row.cell
+        key = json.dumps(descriptor, sort_keys=True, ensure_ascii=False)
+        found.setdefault(key, (descriptor, []))[1].append(row)
+    return [found[key] for key in sorted(found)]
+
+
+def _refuse_unmatched(rows: Sequence[RunRow]) -> None:
+    numbered: dict[str, set[bool]] = {}
+    runs: Counter[tuple[str, Arm]] = Counter()
+    for row in rows:
+        numbered.setdefault(row.task, set()).add(row.replicate is not None)
+        runs[row.task, row.arm] += 1
+    unmatched = [
+        (task, runs[task, Arm.SE], runs[task, Arm.SD])
+        for task, states in sorted(numbered.items())
+        if False in states and max(runs[task, Arm.SE], runs[task, Arm.SD]) > 1
+    ]
+    if unmatched:
+        raise UnmatchedReplicates(unmatched)
+
+
+def _same_run(one: RunRow, other: RunRow) -> bool:
+    return _content(one) == _content(other)
+
+
+def _content(row: RunRow) -> tuple[object, ...]:
+    return (
+        row.outcome,
+        row.score,
+        row.retrieved,
+        row.skill_ids,
+        row.tokens_in,
+        row.tokens_out,
+        row.duration_s,
+        row.error_class,
+    )
+
+
+def _pair(
+    task: str, replicate: int, se_runs: Sequence[RunRow], sd_runs: Sequence[RunRow]
+) -> PairRecord:
+    se, se_failure = _result(se_runs)
+    sd, sd_failure = _result(sd_runs)
+    if len(sd_runs) == 1 and sd_runs[0].retrieved:
+        sd, sd_failure = None, Failure.CONTAMINATED
+    only = se_runs[0] if len(se_runs) == 1 else None
+    return PairRecord(
+        pair=f"{task}#{replicate}",
+        task=task,
+        replicate=replicate,
+        retrieved=only.retrieved if only else None,
+        se=se,
+        sd=sd,
+        skills=only.skill_ids if only else (),
+        se_failure=se_failure,
+        sd_failure=sd_failure,
+    )
+
+
+def _result(runs: Sequence[RunRow]) -> tuple[bool | None, Failure | None]:
+    if not runs:
+        return None, Failure.MISSING
+    if len(runs) > 1:
+        return None, Failure.CONFLICT
+    row = runs[0]
+    if row.outcome is not None:
+        return row.outcome, None
+    if row.error_class in _CALL_FAILURES:
+        return None, Failure.CALL
+    return None, Failure.HOST if row.error_class in _HOST_FAILURES else Failure.NO_RESULT
