@@ -278,9 +278,7 @@ class Outcome(EvidenceModel):
             models.UniqueConstraint(
                 fields=["pair", "se_grade", "sd_grade"], name="outcome_of_two_grades"
             ),
-            _one_of(
-                "transition", [transition.value for transition in Transition], "outcome_known"
-            ),
+            _one_of("transition", [transition.value for transition in Transition], "outcome_known"),
         ]
         indexes = [models.Index(fields=["transition", "retrieved"], name="outcome_transition")]
 
@@ -295,5 +293,7 @@ class EffectReport(EvidenceModel):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["experiment", "inputs_sha256"], name="effectreport_once"),
+            models.UniqueConstraint(
+                fields=["experiment", "inputs_sha256"], name="effectreport_once"
+            ),
         ]

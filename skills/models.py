@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from django.db import models
 
+from skills.domain.skillfile import SkillType
 from workbench.kernel.evidence import EvidenceModel
-
-
-class SkillType(models.TextChoices):
-    """What a skill offers: the values of the search tool's ``types`` filter."""
-
-    UTILITY = "utility"
-    PROCEDURE = "procedure"
-    GUARD = "guard"
 
 
 class Status(models.TextChoices):
@@ -36,7 +29,7 @@ class Validity(models.TextChoices):
 class Skill(models.Model):
     """A stable slug under which versions of one skill follow each other."""
 
-    slug = models.SlugField(max_length=100, unique=True)
+    slug = models.SlugField(max_length=100, unique=True, allow_unicode=True)
     status = models.CharField(max_length=12, choices=Status.choices, default=Status.CANDIDATE)
     validity = models.CharField(max_length=8, choices=Validity.choices, default=Validity.UNKNOWN)
     revision = models.PositiveIntegerField(default=0, help_text="compare-and-swap counter")
@@ -59,7 +52,7 @@ class SkillVersion(EvidenceModel):
     number = models.PositiveIntegerField()
     name = models.CharField(max_length=200)
     description = models.TextField()
-    type = models.CharField(max_length=10, choices=SkillType.choices)
+    type = models.CharField(max_length=10)
     body = models.TextField()
     sha256 = models.CharField(max_length=64)
     companions = models.JSONField(
@@ -72,7 +65,8 @@ class SkillVersion(EvidenceModel):
             models.UniqueConstraint(fields=["skill", "number"], name="skillversion_number"),
             models.UniqueConstraint(fields=["skill", "sha256"], name="skillversion_content"),
             models.CheckConstraint(
-                condition=models.Q(type__in=SkillType.values), name="skillversion_type_known"
+                condition=models.Q(type__in=[t.value for t in SkillType]),
+                name="skillversion_type_known",
             ),
         ]
 

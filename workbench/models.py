@@ -22,7 +22,9 @@ class Call(models.Model):
 
     subject = models.UUIDField(help_text="uid of what the call was made for")
     step = models.PositiveIntegerField(help_text="number of the call within its subject, from 0")
-    try_number = models.PositiveIntegerField(help_text="number of the request for this step, from 1")
+    try_number = models.PositiveIntegerField(
+        help_text="number of the request for this step, from 1"
+    )
     endpoint = models.CharField(max_length=200)
     model = models.CharField(max_length=200)
     request_sha256 = models.CharField(max_length=64)

@@ -51,7 +51,7 @@ class EvidenceModel(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         if not self._state.adding:
             raise EvidenceIsInsertOnly(
-                f"{type(self).__name__} is evidence and can't be updated; a correction is a new row."
+                f"{type(self).__name__} is evidence and can't be updated; insert a correction."
             )
         kwargs["force_insert"] = True
         super().save(*args, **kwargs)

@@ -1,0 +1,487 @@
+"""The experiment file: what it may say, and how it unfolds into cells.
+
+The file is TOML, schema 1. A list in a cell's ``control``, ``k``, ``types``,
+``temperature`` or another plan key makes the product of its values.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # The paper's protocol, its handling of failed calls and its intervals.
+    "paper": {"failure_policy": "incorrect", "temperature": 0.7, "max_tokens": 8192},
+    "default": {"failure_policy": "censor", "temperature": 0.7, "max_tokens": 8192},
+}
+CONTROLS = ("normal", "schema_empty")
+LATER_CONTROLS = ("filler_dummy", "random_skills", "corrupted")
+DESIGNS = ("se_sd",)
+LATER_DESIGNS = ("aa", "target", "leave_one_out")
+STRATEGIES = ("search",)
+LATER_STRATEGIES = (
+    "direct",
+    "full_injection",
+    "llm_selection",
+    "progressive",
+    "oracle",
+    "target",
+    "skillapt",
+)
+RETRIEVERS = ("bm25plus", "bm25okapi", "bm25l")
+DIALECTS = ("native", "json_action")
+SKILL_TYPES = ("utility", "procedure", "guard")
+# The base_url of the small model that the product serves itself.
+EMBEDDED = "embedded"
+SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing wrong with the file: where, what, and the fix."""
+
+    line: int | None
+    message: str
+
+
+class InvalidExperiment(Exception):
+    """The experiment file can't be used; ``problems`` names every place and fix."""
+
+    def __init__(self, path: str, problems: Sequence[Problem]) -> None:
+        self.path = path
+        self.problems = tuple(problems)
+        super().__init__(
+            "\n".join(
+                f"{path}:{p.line}: {p.message}" if p.line else f"{path}: {p.message}"
+                for p in problems
+            )
+        )
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """One model at one endpoint. Prices are per million tokens, None when unknown."""
+
+    id: str
+    base_url: str
+    api_key_env: str | None = None
+    dialect: str = "native"
+    price_in: float | None = None
+    price_out: float | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint's label: its URL without credentials, query and trailing slash."""
+        bare = re.sub(r"//[^/@]*@", "//", self.base_url)
+        return bare.partition("?")[0].rstrip("/")
+
+
+@dataclass(frozen=True)
+class BenchmarkSpec:
+    """A suite (a name or a file) and the partition to run; no size means all of it."""
+
+    suite: str
+    size: int | None = None
+    seed: int = 42
+
+
+@dataclass(frozen=True)
+class CellSpec:
+    """One unfolded cell entry, before models and benchmarks are applied to it."""
+
+    library: str
+    design: str = "se_sd"
+    control: str = "normal"
+    strategy: str = "search"
+    types: tuple[str, ...] | None = None
+    k: int = 3
+    retriever: str = "bm25plus"
+    max_searches: int = 3
+    temperature: float = 0.7
+    max_tokens: int = 8192
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Caps at which a running experiment pauses; None is no cap."""
+
+    cost: float | None = None
+    tokens: int | None = None
+    calls: int | None = None
+
+
+@dataclass(frozen=True)
+class ExperimentSpec:
+    """A whole experiment file, checked and unfolded."""
+
+    slug: str
+    models: tuple[ModelSpec, ...]
+    benchmarks: tuple[BenchmarkSpec, ...]
+    cells: tuple[CellSpec, ...]
+    preset: str = "default"
+    seed: int = 42
+    replicates: int = 1
+    failure_policy: str = "censor"
+    budget: Budget = Budget()
+    queue_flips: bool = False
+    analysis: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form that is stored and hashed."""
+        return asdict(self)
+
+
+def from_json(stored: Mapping[str, Any]) -> ExperimentSpec:
+    """Return the spec that ``ExperimentSpec.to_json`` stored."""
+    return ExperimentSpec(
+        **{
+            **stored,
+            "models": tuple(ModelSpec(**m) for m in stored["models"]),
+            "benchmarks": tuple(BenchmarkSpec(**b) for b in stored["benchmarks"]),
+            "cells": tuple(
+                CellSpec(**{**c, "types": tuple(c["types"]) if c["types"] else None})
+                for c in stored["cells"]
+            ),
+            "budget": Budget(**stored["budget"]),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class ArmSpec:
+    """Everything that decides what one arm does; equal specs may share an execution.
+
+    The baseline of a cell has no library, so that one SD execution serves
+    every cell that differs only in what SE is offered.
+    """
+
+    model: str
+    endpoint: str
+    dialect: str
+    benchmark: str
+    benchmark_sha256: str
+    partition_sha256: str
+    prompt_sha256: str
+    temperature: float
+    max_tokens: int
+    strategy: str
+    library_sha256: str | None = None
+    control: str | None = None
+    k: int | None = None
+    types: tuple[str, ...] | None = None
+    retriever: str | None = None
+    tokeniser: str | None = None
+    max_searches: int = 0
+    schema: int = 1
+
+    @property
+    def exposed(self) -> bool:
+        """Whether the model is offered skills at all."""
+        return self.library_sha256 is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form whose canonical text is hashed."""
+        return {**asdict(self), "types": list(self.types) if self.types else None}
+
+
+def arm_from_json(stored: Mapping[str, Any]) -> ArmSpec:
+    """Return the arm spec that ``ArmSpec.to_json`` stored."""
+    return ArmSpec(**{**stored, "types": tuple(stored["types"]) if stored["types"] else None})
+
+
+# --- reading the file --------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Key:
+    """What one key may hold."""
+
+    kinds: tuple[type, ...]
+    choices: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    product: bool = False
+
+
+_NUMBER = (int, float)
+_TOP = {
+    "schema": _Key((int,), low=1, high=1),
+    "slug": _Key((str,)),
+    "preset": _Key((str,), choices=tuple(PRESETS)),
+    "seed": _Key((int,), low=0, high=2**31 - 1),
+    "replicates": _Key((int,), low=1, high=100),
+    "failure_policy": _Key((str,), choices=("censor", "incorrect")),
+    "queue_flips": _Key((bool,)),
+    "agent": _Key((str,), choices=("chat",)),
+}
+_BUDGET = {
+    "cost": _Key(_NUMBER, low=0),
+    "tokens": _Key((int,), low=1),
+    "calls": _Key((int,), low=1),
+}
+_MODEL = {
+    "id": _Key((str,)),
+    "base_url": _Key((str,)),
+    "api_key_env": _Key((str,)),
+    "dialect": _Key((str,), choices=DIALECTS),
+    "price_in": _Key(_NUMBER, low=0),
+    "price_out": _Key(_NUMBER, low=0),
+}
+_BENCHMARK = {"suite": _Key((str,))}
+_PARTITION = {
+    "size": _Key((int,), low=1, high=1_000_000),
+    "seed": _Key((int,), low=0, high=2**31 - 1),
+}
+_CELL = {
+    "design": _Key((str,), choices=DESIGNS, later=LATER_DESIGNS, product=True),
+    "library": _Key((str,), product=True),
+    "control": _Key((str,), choices=CONTROLS, later=LATER_CONTROLS, product=True),
+    "strategy": _Key((str,), choices=STRATEGIES, later=LATER_STRATEGIES, product=True),
+    "k": _Key((int,), low=1, high=50, product=True),
+    "retriever": _Key((str,), choices=RETRIEVERS, product=True),
+    "max_searches": _Key((int,), low=1, high=20, product=True),
+    "temperature": _Key(_NUMBER, low=0, high=2, product=True),
+    "max_tokens": _Key((int,), low=1, high=1_000_000, product=True),
+}
+_ANALYSIS = {
+    "family": _Key((int,), low=1),
+    "threshold": _Key((int,), low=1),
+    "delta": _Key(_NUMBER, low=0, high=100),
+    "inference": _Key((str,), choices=("fixed_n",), later=("sequential",)),
+}
+_LATER_KEYS = {"skills": "the designs target and leave_one_out"}
+
+
+def parse_experiment(text: str, *, path: str) -> ExperimentSpec:
+    """Return the experiment that the TOML ``text`` describes.
+
+    Raises:
+        InvalidExperiment: naming each wrong place of ``path`` by line, and its fix.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        raise InvalidExperiment(
+            path, [Problem(int(line[1]) if line else None, f"not valid TOML: {error}")]
+        ) from error
+    reader = _Reader(text)
+    spec = reader.experiment(data)
+    if reader.problems:
+        raise InvalidExperiment(path, sorted(reader.problems, key=lambda p: p.line or 0))
+    assert spec is not None
+    return spec
+
+
+class _Reader:
+    """Collects every problem of a file instead of stopping at the first."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
+        self.problems: list[Problem] = []
+
+    def experiment(self, data: dict[str, Any]) -> ExperimentSpec | None:
+        tables = {"budget", "model", "benchmark", "cell", "analysis"}
+        top = self._table(
+            {k: v for k, v in data.items() if k not in tables}, _TOP, "", also=tuple(tables)
+        )
+        if "schema" not in data:
+            self._problem(None, "the key 'schema' is missing; write schema = 1")
+        slug = top.get("slug", "")
+        if not isinstance(slug, str) or not SLUG.match(slug):
+            self._problem(
+                self._line("", 0, "slug"), "slug must be words of a-z and 0-9 joined by hyphens"
+            )
+        preset = PRESETS.get(top.get("preset", "default"), PRESETS["default"])
+        budget = self._table(self._mapping(data, "budget"), _BUDGET, "budget")
+        analysis = self._table(self._mapping(data, "analysis"), _ANALYSIS, "analysis")
+        models = [self._model(t, i) for i, t in enumerate(self._tables(data, "model"))]
+        benchmarks = [self._benchmark(t, i) for i, t in enumerate(self._tables(data, "benchmark"))]
+        cells = [
+            cell
+            for i, table in enumerate(self._tables(data, "cell"))
+            for cell in self._cells(table, i, preset)
+        ]
+        if self.problems:
+            return None
+        return ExperimentSpec(
+            slug=slug,
+            models=tuple(models),
+            benchmarks=tuple(benchmarks),
+            cells=tuple(dict.fromkeys(cells)),
+            preset=top.get("preset", "default"),
+            seed=top.get("seed", 42),
+            replicates=top.get("replicates", 1),
+            failure_policy=top.get("failure_policy", preset["failure_policy"]),
+            budget=Budget(**budget),
+            queue_flips=top.get("queue_flips", False),
+            analysis=analysis,
+        )
+
+    def _model(self, table: dict[str, Any], index: int) -> ModelSpec:
+        values = self._table(table, _MODEL, "model", index)
+        for required in ("id", "base_url"):
+            if required not in table:
+                self._problem(self._line("model", index), f"[[model]] needs the key '{required}'")
+        return ModelSpec(**{"id": "", "base_url": "", **values})
+
+    def _benchmark(self, table: dict[str, Any], index: int) -> BenchmarkSpec:
+        values = self._table(
+            {k: v for k, v in table.items() if k != "partition"},
+            _BENCHMARK,
+            "benchmark",
+            index,
+            also=("partition",),
+        )
+        if "suite" not in table:
+            self._problem(
+                self._line("benchmark", index),
+                "[[benchmark]] needs the key 'suite': a suite's name or a task file",
+            )
+        partition = table.get("partition", {})
+        if not isinstance(partition, dict):
+            self._problem(
+                self._line("benchmark", index, "partition"),
+                "partition must be a table like { size = 80, seed = 42 }",
+            )
+            partition = {}
+        return BenchmarkSpec(
+            suite=str(values.get("suite", "")),
+            **self._table(partition, _PARTITION, "benchmark", index, shown="partition"),
+        )
+
+    def _cells(self, table: dict[str, Any], index: int, preset: dict[str, Any]) -> list[CellSpec]:
+        types = self._types(table, index)
+        values = self._table(
+            {k: v for k, v in table.items() if k != "types"}, _CELL, "cell", index, also=("types",)
+        )
+        if "library" not in table:
+            self._problem(
+                self._line("cell", index), "[[cell]] needs the key 'library': a library's slug"
+            )
+        if self.problems:
+            return []
+        defaults = {k: preset[k] for k in ("temperature", "max_tokens")}
+        choices = {k: v if isinstance(v, list) else [v] for k, v in {**defaults, **values}.items()}
+        return [
+            CellSpec(types=t, **dict(zip(choices, combination, strict=True)))
+            for combination in itertools.product(*choices.values())
+            for t in types
+        ]
+
+    def _types(self, table: dict[str, Any], index: int) -> list[tuple[str, ...] | None]:
+        """A list of types is one filter; a list of lists is a product of filters."""
+        given = table.get("types")
+        if given is None:
+            return [None]
+        filters = (
+            given if isinstance(given, list) and given and isinstance(given[0], list) else [given]
+        )
+        good = all(
+            isinstance(one, list) and one and all(t in SKILL_TYPES for t in one) for one in filters
+        )
+        if not good:
+            self._problem(
+                self._line("cell", index, "types"),
+                f"types must be a list of {', '.join(SKILL_TYPES)}, or a list of such lists",
+            )
+            return [None]
+        return [tuple(sorted(set(one))) for one in filters]
+
+    # one table against its keys
+
+    def _table(
+        self,
+        table: Mapping[str, Any],
+        keys: Mapping[str, _Key],
+        name: str,
+        index: int = 0,
+        *,
+        also: tuple[str, ...] = (),
+        shown: str = "",
+    ) -> dict[str, Any]:
+        values = {}
+        for key, value in table.items():
+            line = self._line(name, index, shown or key)
+            if key not in keys:
+                where = f"[{shown or name}]" if shown or name else "the top of the file"
+                if key in _LATER_KEYS:
+                    self._problem(line, f"'{key}' belongs to {_LATER_KEYS[key]}, not built yet")
+                else:
+                    known = ", ".join((*keys, *also))
+                    self._problem(line, f"unknown key '{key}' in {where}; it may hold: {known}")
+                continue
+            rule = keys[key]
+            several = value if rule.product and isinstance(value, list) and value else [value]
+            for one in several:
+                fault = _fault(key, one, rule)
+                if fault:
+                    self._problem(line, fault)
+            values[key] = value
+        return values
+
+    def _mapping(self, data: dict[str, Any], name: str) -> dict[str, Any]:
+        value = data.get(name, {})
+        if isinstance(value, dict):
+            return value
+        self._problem(self._line("", 0, name), f"'{name}' must be a table")
+        return {}
+
+    def _tables(self, data: dict[str, Any], name: str) -> list[dict[str, Any]]:
+        value = data.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(v, dict) for v in value) or not value:
+            self._problem(
+                self._line(name, 0), f"at least one [[{name}]] table is needed (two brackets)"
+            )
+            return []
+        return value
+
+    def _problem(self, line: int | None, message: str) -> None:
+        self.problems.append(Problem(line, message))
+
+    def _line(self, table: str, index: int, key: str | None = None) -> int | None:
+        """Find a key's line by a second scan: tomllib keeps no positions."""
+        header = re.compile(r"\s*\[\[?\s*([\w.-]+)\s*\]\]?\s*(#.*)?$")
+        current, seen = "", {"": 1}
+        start = None
+        for number, line in enumerate(self.lines, start=1):
+            if match := header.match(line):
+                current = match[1]
+                seen[current] = seen.get(current, 0) + 1
+                if current == table and seen[current] == index + 1:
+                    start = number
+                continue
+            here = current == table and seen.get(current, 0) == index + 1
+            if key and here and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[.=]", line):
+                return number
+        if key and table and start is None:  # written as an inline table at the top
+            return self._line("", 0, table)
+        return start
+
+
+def _fault(key: str, value: Any, rule: _Key) -> str | None:
+    """Return what is wrong with one value, or None."""
+    if isinstance(value, bool) != (bool in rule.kinds) or not isinstance(value, rule.kinds):
+        wanted = " or ".join(
+            {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}[
+                kind.__name__
+            ]
+            for kind in rule.kinds
+        )
+        return f"'{key}' must be {wanted}, not {value!r}"
+    if value in rule.later:
+        return f"'{value}' is a known {key} that is not built yet; use {', '.join(rule.choices)}"
+    if rule.choices and value not in rule.choices:
+        return f"'{key}' must be one of {', '.join(rule.choices)}, not {value!r}"
+    if isinstance(value, str) and not value.strip():
+        return f"'{key}' is blank"
+    if rule.low is not None and value < rule.low:
+        return f"'{key}' must be at least {rule.low:g}, not {value!r}"
+    if rule.high is not None and value > rule.high:
+        return f"'{key}' must be at most {rule.high:g}, not {value!r}"
+    return None

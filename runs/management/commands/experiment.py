@@ -1,0 +1,72 @@
+"""Act on a stored experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
+
+from runs.domain.plan import EMBEDDED
+from runs.management.commands.run_experiment import run_to_end
+from runs.management.running import faults_as_exit_codes, progress_line
+from runs.models import Experiment
+from runs.selectors import experiment_by_slug
+from runs.services import lifecycle
+from runs.services.progress import progress_of
+from runs.services.rescoring import rescore
+from runs.tasks import process_grader
+from workbench.supervise import services
+
+ACTIONS = ("status", "start", "pause", "resume", "cancel", "retry", "rescore")
+
+
+class Command(BaseCommand):
+    help = (
+        "Act on an experiment: status; start, resume or retry (its runs without a result) and "
+        "wait for the end; pause; cancel; rescore its stored answers without calling a model."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("action", choices=ACTIONS)
+        parser.add_argument("slug", metavar="EXPERIMENT")
+        parser.add_argument("--reason", default="", help="why, for pause and cancel")
+        parser.add_argument(
+            "--no-wait", action="store_true", help="leave the work to workers that already run"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        action, now = options["action"], timezone.now()
+        with faults_as_exit_codes():
+            experiment = experiment_by_slug(options["slug"])
+            if action in ("start", "resume", "retry"):
+                self._run(experiment, action, wait=not options["no_wait"])
+            elif action == "pause":
+                reason = options["reason"] or "paused from the command line"
+                lifecycle.pause(experiment=experiment, reason=reason, actor=None, at=now)
+            elif action == "cancel":
+                reason = options["reason"] or "cancelled from the command line"
+                lifecycle.cancel(experiment=experiment, reason=reason, actor=None, at=now)
+            elif action == "rescore":
+                graded = rescore(experiment=experiment, grader=process_grader(), at=now)
+                self.stdout.write(f"{graded} answers graded again")
+        experiment.refresh_from_db()
+        line = progress_line(progress_of(experiment, now=timezone.now()))
+        self.stdout.write(f"{experiment.slug} is {experiment.status}: {line}")
+        if experiment.reason:
+            self.stdout.write(f"reason: {experiment.reason}")
+
+    def _run(self, experiment: Experiment, action: str, *, wait: bool) -> None:
+        acts: dict[str, Callable[..., object]] = {
+            "start": lifecycle.start,
+            "resume": lifecycle.resume,
+            "retry": lifecycle.retry_failed,
+        }
+        if not wait:
+            acts[action](experiment=experiment, actor=None, at=timezone.now())
+            return
+        embedded = any(model["base_url"] == EMBEDDED for model in experiment.spec["models"])
+        with services(model=embedded):
+            acts[action](experiment=experiment, actor=None, at=timezone.now())
+            run_to_end(experiment)

@@ -1,0 +1,99 @@
+"""Plan and run an experiment from its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from runs.domain.plan import EMBEDDED, parse_experiment
+from runs.domain import render
+from runs.management.running import (
+    EXIT_INPUT,
+    duration,
+    faults_as_exit_codes,
+    line_writer,
+    wait_until_ended,
+)
+from runs.models import Experiment, ExperimentStatus
+from runs.services.lifecycle import start
+from runs.services.planning import plan_experiment
+from runs.services.preparing import prepare
+from runs.services.probing import ModelEstimate, probe
+from runs.services.reporting import report_of
+from runs.tasks import process_grader
+from workbench.supervise import services
+
+
+class Command(BaseCommand):
+    help = "Plan the experiment in FILE.toml, start it, wait for its end and print its report."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("file", type=Path, metavar="FILE.toml")
+        parser.add_argument(
+            "--probe",
+            action="store_true",
+            help="run three pairs per model, print what the whole will take, and stop there",
+        )
+        parser.add_argument(
+            "--plan-only", action="store_true", help="store the plan and start nothing"
+        )
+        parser.add_argument("--concurrency", type=int, default=2, help="workers (default 2)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        path: Path = options["file"]
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"can't read {path}: {error}", returncode=EXIT_INPUT) from error
+        with faults_as_exit_codes():
+            spec = parse_experiment(text, path=str(path))
+            partitions = prepare(spec=spec, open_grader=process_grader)
+            experiment = plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
+            self.stderr.write(f"planned: {experiment.slug}")
+            if options["plan_only"]:
+                return
+            embedded = any(model.base_url == EMBEDDED for model in spec.models)
+            with services(model=embedded, concurrency=options["concurrency"]) as running:
+                settings.EMBEDDED_MODEL_URL = running.model_url or settings.EMBEDDED_MODEL_URL
+                if options["probe"]:
+                    for estimate in probe(experiment):
+                        self.stdout.write(estimate_lines(estimate, options["concurrency"]))
+                    self.stdout.write("Nothing was started; the probe's calls won't be repeated.")
+                    return
+                run_to_end(experiment)
+            self.stdout.write(render.table(report_of(experiment)))
+
+
+def run_to_end(experiment: Experiment) -> None:
+    """Start the experiment if it is planned and wait for its end.
+
+    Raises:
+        CommandError: it is paused or cancelled; the message says why.
+    """
+    if experiment.status == ExperimentStatus.PLANNED:
+        start(experiment=experiment, actor=None, at=timezone.now())
+    wait_until_ended(experiment, say=line_writer())
+
+
+def estimate_lines(estimate: ModelEstimate, workers: int) -> str:
+    """Return a probe's estimate as text; what is unknown is called unknown."""
+
+    def shown(value: float | None, form: str) -> str:
+        return "unknown" if value is None else format(value, form)
+
+    seconds = None if estimate.seconds is None else estimate.seconds / workers
+    return "\n".join(
+        [
+            f"{estimate.model}, from {estimate.probed} probe pairs:",
+            f"  searched in {estimate.call_rate:.0%} of the SE runs; "
+            f"about {estimate.expected_n_cond:.0f} of {estimate.pairs} pairs with a skill returned",
+            f"  {estimate.executions} runs, about {estimate.calls:.0f} calls, "
+            f"{shown(estimate.tokens, '.0f')} tokens, cost {shown(estimate.cost, '.2f')}",
+            f"  about {duration(seconds) if seconds is not None else 'unknown time'} "
+            f"with {workers} workers",
+        ]
+    )

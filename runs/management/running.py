@@ -1,0 +1,131 @@
+"""What the commands that run experiments share: exit codes, the run to its end, its progress."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from django.core.management.base import CommandError
+from django.db import close_old_connections
+from django.utils import timezone
+
+from runs.domain.partitions import PartitionImpossible
+from runs.domain.plan import InvalidExperiment
+from runs.domain.suites import InvalidTaskFile, UnknownSuite
+from runs.models import Experiment, ExperimentStatus
+from runs.sandbox.grader import NoIsolation
+from runs.selectors import ExperimentMissing
+from runs.services.lifecycle import WrongStatus
+from runs.services.planning import SlugTaken
+from runs.services.preparing import NotReady
+from runs.services.progress import Progress, progress_of
+from runs.services.tasks import UnknownSource
+from skills.services.importing import NothingToImport
+from skills.services.libraries import LibraryMissing, LibraryQuarantined
+from workbench.kernel.chat import CallFailed, EndpointFault
+from workbench.supervise import ServiceFailed
+
+EXIT_INPUT = 2
+EXIT_INFRASTRUCTURE = 3
+POLL_S = 1.0
+
+INPUT_FAULTS = (
+    ExperimentMissing,
+    InvalidExperiment,
+    InvalidTaskFile,
+    LibraryMissing,
+    LibraryQuarantined,
+    NotReady,
+    NothingToImport,
+    PartitionImpossible,
+    SlugTaken,
+    UnknownSource,
+    UnknownSuite,
+    WrongStatus,
+)
+INFRASTRUCTURE_FAULTS = (CallFailed, EndpointFault, NoIsolation, ServiceFailed)
+
+
+@contextmanager
+def faults_as_exit_codes() -> Iterator[None]:
+    """Turn anticipated faults into one clear message and the exit code 2 or 3."""
+    try:
+        yield
+    except INPUT_FAULTS as error:
+        raise CommandError(str(error), returncode=EXIT_INPUT) from error
+    except INFRASTRUCTURE_FAULTS as error:
+        raise CommandError(str(error), returncode=EXIT_INFRASTRUCTURE) from error
+
+
+def wait_until_ended(experiment: Experiment, *, say: Callable[[str], None]) -> None:
+    """Return once the experiment has finished, saying how far it is.
+
+    Raises:
+        CommandError: it was paused or cancelled meanwhile (exit code 3); the
+            message says why and which command resumes it.
+    """
+    shown = ""
+    while True:
+        close_old_connections()
+        experiment.refresh_from_db()
+        line = progress_line(progress_of(experiment, now=timezone.now()))
+        if line != shown:
+            say(line)
+            shown = line
+        if experiment.status == ExperimentStatus.FINISHED:
+            return
+        if experiment.status != ExperimentStatus.RUNNING:
+            raise CommandError(
+                f"the experiment '{experiment.slug}' is {experiment.status}: {experiment.reason}. "
+                "Nothing is lost; once that is mended, go on with: "
+                f"python3 manage.py experiment resume {experiment.slug}",
+                returncode=EXIT_INFRASTRUCTURE,
+            )
+        time.sleep(POLL_S)
+
+
+def progress_line(progress: Progress) -> str:
+    """Return one line: pairs and runs done, failures, rate and time left."""
+    parts = [
+        f"{progress.pairs_done}/{progress.pairs_total} pairs",
+        f"{progress.done}/{progress.total} runs",
+    ]
+    if progress.dead:
+        parts.append(f"{progress.dead} without a result")
+    parts += [f"{n} {failure} failures" for failure, n in sorted(progress.failures.items())]
+    if progress.per_minute:
+        parts.append(f"{progress.per_minute:.1f} runs/min")
+    if progress.seconds_left and progress.ended < progress.total:
+        parts.append(f"about {duration(progress.seconds_left)} left")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Return ``seconds`` in words, such as ``4 min`` or ``50 s``."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def line_writer() -> Callable[[str], None]:
+    """Return a function that shows progress: in place on a terminal, else a line now and then."""
+    if sys.stderr.isatty():
+
+        def show(line: str) -> None:
+            sys.stderr.write(f"\r\033[K{line}")
+            sys.stderr.flush()
+
+        return show
+    last = [0.0]
+
+    def write(line: str) -> None:
+        if time.monotonic() - last[0] >= 10:
+            last[0] = time.monotonic()
+            sys.stderr.write(line + "\n")
+            sys.stderr.flush()
+
+    return write

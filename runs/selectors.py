@@ -1,0 +1,59 @@
+"""Reads over experiments that several services and pages share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import Exists, OuterRef, QuerySet
+
+from runs.models import Cell, Execution, Experiment, ExperimentStatus, PairArm
+
+
+class ExperimentMissing(Exception):
+    """No experiment has this slug."""
+
+
+def experiment_by_slug(slug: str) -> Experiment:
+    """Return the experiment of ``slug``.
+
+    Raises:
+        ExperimentMissing: there is none; the message lists those there are.
+    """
+    experiment = Experiment.objects.filter(slug=slug).first()
+    if experiment is None:
+        known = ", ".join(Experiment.objects.order_by("slug").values_list("slug", flat=True)[:20])
+        raise ExperimentMissing(f"there is no experiment '{slug}' (known: {known or 'none yet'})")
+    return experiment
+
+
+def executions_of(experiment: Experiment) -> QuerySet[Execution]:
+    """Return the executions that serve this experiment's pairs, each once."""
+    serves = PairArm.objects.filter(execution=OuterRef("pk"), pair__cell__experiment=experiment)
+    return Execution.objects.filter(Exists(serves))
+
+
+def runnable_executions() -> QuerySet[Execution]:
+    """Return the executions that some running experiment needs.
+
+    The condition is an EXISTS beside the row's own columns, so that a claim
+    built on it still re-checks the row's state under the row's lock.
+    """
+    serves = PairArm.objects.filter(
+        execution=OuterRef("pk"), pair__cell__experiment__status=ExperimentStatus.RUNNING
+    )
+    return Execution.objects.filter(Exists(serves))
+
+
+def running_experiments_of(execution: Execution) -> QuerySet[Experiment]:
+    """Return the running experiments that this execution serves."""
+    serves = PairArm.objects.filter(execution=execution).values("pair__cell__experiment")
+    return Experiment.objects.filter(pk__in=serves, status=ExperimentStatus.RUNNING)
+
+
+def cells_of(experiment: Experiment) -> QuerySet[Cell, Any]:
+    """Return the experiment's cells in plan order with what describes them."""
+    return (
+        Cell.objects.filter(experiment=experiment)
+        .select_related("partition__benchmark", "library", "treatment", "baseline")
+        .order_by("number")
+    )

@@ -1,0 +1,92 @@
+"""An audit: one's own skills directory against a set of tasks, as one experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runs.domain.exposure import Exposure, exposures
+from runs.domain.plan import (
+    EMBEDDED,
+    PRESETS,
+    BenchmarkSpec,
+    CellSpec,
+    ExperimentSpec,
+    ModelSpec,
+)
+from runs.models import Experiment
+from runs.selectors import cells_of
+from runs.services.reporting import cell_record
+from skills.domain.skillfile import slugify
+from skills.services.libraries import versions_of
+from workbench.kernel.identity import sha256_of
+
+# The demonstration model: what a fresh machine runs when no endpoint is configured.
+EMBEDDED_MODEL = ModelSpec(id="SmolLM2-135M-Instruct", base_url=EMBEDDED, dialect="json_action")
+EMBEDDED_MAX_TOKENS = 384
+
+
+@dataclass(frozen=True)
+class SkillLine:
+    """One skill of an audit: what it was returned for, and what the model wasn't given."""
+
+    exposure: Exposure
+    companions: tuple[str, ...]
+
+
+def audit_spec(
+    *, directory: Path, source: str, size: int | None, model: ModelSpec, seed: int
+) -> ExperimentSpec:
+    """Return the experiment that audits ``directory`` on the tasks of ``source``.
+
+    The slug ends in a hash of what was asked for, so that the same audit is
+    found again and a different one stands beside it.
+    """
+    library = slugify(directory.resolve().name)
+    asked = sha256_of([str(directory.resolve()), source, size, model.id, model.endpoint, seed])
+    preset = PRESETS["default"]
+    max_tokens = EMBEDDED_MAX_TOKENS if model.base_url == EMBEDDED else preset["max_tokens"]
+    return ExperimentSpec(
+        slug=f"audit-{library}-{asked[:6]}",
+        seed=seed,
+        models=(model,),
+        benchmarks=(BenchmarkSpec(suite=source, size=size, seed=seed),),
+        cells=(
+            CellSpec(library=library, temperature=preset["temperature"], max_tokens=max_tokens),
+        ),
+    )
+
+
+def skill_lines(experiment: Experiment) -> list[SkillLine]:
+    """Return every skill of the experiment's libraries with what came of its pairs, by slug."""
+    versions = {}
+    pairs: list[Any] = []
+    for cell in cells_of(experiment):
+        pairs += cell_record(cell).pairs
+        if cell.library:
+            versions |= {v.skill.slug: v for v in versions_of(cell.library.sha256)}
+    return [
+        SkillLine(exposure, tuple(versions[exposure.skill].companions))
+        for exposure in exposures(pairs=pairs, skills=versions)
+        if exposure.skill in versions
+    ]
+
+
+def skill_table(lines: Iterable[SkillLine]) -> str:
+    """Return the per-skill lines as a text table."""
+    rows = [("skill", "returned", "alone", "shared", "won", "lost", "files not given")]
+    for line in lines:
+        e = line.exposure
+        counts = (e.returned, e.alone, e.shared, e.won, e.lost)
+        rows.append((e.skill, *map(str, counts), ", ".join(line.companions) or "-"))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return "\n".join(
+        "  ".join(
+            [row[0].ljust(widths[0])]
+            + [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:], strict=True)]
+            + [row[-1]]
+        )
+        for row in rows
+    )

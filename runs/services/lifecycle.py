@@ -1,0 +1,205 @@
+"""Starting, pausing, resuming, cancelling and finishing experiments.
+
+Every change is a compare-and-swap on the status and leaves an audit event.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from runs.models import Execution, Experiment, ExperimentStatus, Pair, Position
+from runs.selectors import executions_of
+from workbench.kernel.dispatch import publish
+from workbench.kernel.leases import LeaseState
+from workbench.trail import record_event
+
+EXECUTE_TASK = "runs.execute"
+EXECUTIONS_QUEUE = "executions"
+# The sweep tops the queue up, so a large plan needs no message per row at once.
+PUBLISH_AT_MOST = 1000
+
+OPEN = (ExperimentStatus.PLANNED, ExperimentStatus.RUNNING, ExperimentStatus.PAUSED)
+
+
+class WrongStatus(Exception):
+    """The experiment isn't in a status from which this can be done."""
+
+
+def start(*, experiment: Experiment, actor: Any, at: datetime) -> None:
+    """Start a planned experiment and publish its first executions.
+
+    Raises:
+        WrongStatus: it isn't planned.
+    """
+    _move(
+        experiment,
+        allowed=(ExperimentStatus.PLANNED,),
+        to=ExperimentStatus.RUNNING,
+        actor=actor,
+        at=at,
+        started_at=at,
+    )
+    publish_pending(experiment)
+
+
+def pause(*, experiment: Experiment, reason: str, actor: Any, at: datetime) -> None:
+    """Pause a running experiment; executions in flight finish. Pausing a paused one is no error.
+
+    Raises:
+        WrongStatus: it is neither running nor paused.
+    """
+    experiment.refresh_from_db()
+    if experiment.status == ExperimentStatus.PAUSED:
+        return
+    if actor is None and experiment.status != ExperimentStatus.RUNNING:
+        return  # a worker's pause comes too late for an experiment that has ended
+    _move(
+        experiment,
+        allowed=(ExperimentStatus.RUNNING,),
+        to=ExperimentStatus.PAUSED,
+        actor=actor,
+        at=at,
+        reason=reason,
+    )
+
+
+def resume(*, experiment: Experiment, actor: Any, at: datetime) -> None:
+    """Resume a paused experiment where it stopped; nothing that is recorded runs again.
+
+    Raises:
+        WrongStatus: it isn't paused.
+    """
+    _move(
+        experiment,
+        allowed=(ExperimentStatus.PAUSED,),
+        to=ExperimentStatus.RUNNING,
+        actor=actor,
+        at=at,
+        reason="",
+    )
+    publish_pending(experiment)
+    finish_if_done(experiment=experiment, at=at)
+
+
+def cancel(*, experiment: Experiment, reason: str, actor: Any, at: datetime) -> None:
+    """Cancel an experiment that hasn't ended; what is recorded stays.
+
+    Raises:
+        WrongStatus: it has ended.
+    """
+    _move(
+        experiment,
+        allowed=OPEN,
+        to=ExperimentStatus.CANCELLED,
+        actor=actor,
+        at=at,
+        reason=reason,
+        ended_at=at,
+    )
+
+
+def retry_failed(*, experiment: Experiment, actor: Any, at: datetime) -> int:
+    """Give the dead executions new tries and their pairs new positions; return how many.
+
+    Both arms are treated alike: only executions without a result run again.
+
+    Raises:
+        WrongStatus: the experiment is cancelled or was never started.
+    """
+    with transaction.atomic():
+        dead = executions_of(experiment).filter(state=LeaseState.DEAD)
+        uids = list(dead.values_list("uid", flat=True))
+        if not uids:
+            return 0
+        _move(
+            experiment,
+            allowed=(
+                ExperimentStatus.RUNNING,
+                ExperimentStatus.PAUSED,
+                ExperimentStatus.FINISHED,
+            ),
+            to=ExperimentStatus.RUNNING,
+            actor=actor,
+            at=at,
+            reason="",
+            ended_at=None,
+            verb="retried",
+        )
+        for pair in Pair.objects.filter(
+            cell__experiment=experiment, arms__execution__uid__in=uids
+        ).distinct():
+            _append_position(pair)
+        Execution.objects.filter(uid__in=uids, state=LeaseState.DEAD).update(
+            state=LeaseState.PENDING, tries=0, next_attempt_at=None
+        )
+    publish(EXECUTE_TASK, uids[:PUBLISH_AT_MOST], queue=EXECUTIONS_QUEUE)
+    return len(uids)
+
+
+def finish_if_done(*, experiment: Experiment, at: datetime) -> bool:
+    """Finish a running experiment none of whose executions is left; return whether it did."""
+    left = executions_of(experiment).filter(state__in=(LeaseState.PENDING, LeaseState.RUNNING))
+    if left.exists():
+        return False
+    try:
+        _move(
+            experiment,
+            allowed=(ExperimentStatus.RUNNING,),
+            to=ExperimentStatus.FINISHED,
+            actor=None,
+            at=at,
+            ended_at=at,
+        )
+    except WrongStatus:
+        return False
+    return True
+
+
+def publish_pending(experiment: Experiment) -> None:
+    """Publish the next pending executions in plan order, so that pairs complete early."""
+    pending = (
+        Position.objects.filter(
+            cell__experiment=experiment, pair__arms__execution__state=LeaseState.PENDING
+        )
+        .order_by("number", "cell__number", "pair__arms__arm")
+        .values_list("pair__arms__execution__uid", flat=True)[: 2 * PUBLISH_AT_MOST]
+    )
+    uids = list(dict.fromkeys(pending))[:PUBLISH_AT_MOST]
+    publish(EXECUTE_TASK, uids, queue=EXECUTIONS_QUEUE)
+
+
+def _append_position(pair: Pair) -> None:
+    last = Position.objects.filter(cell=pair.cell).order_by("-number").first()
+    Position.objects.create(cell=pair.cell, number=last.number + 1 if last else 1, pair=pair)
+
+
+def _move(
+    experiment: Experiment,
+    *,
+    allowed: tuple[ExperimentStatus, ...],
+    to: ExperimentStatus,
+    actor: Any,
+    at: datetime,
+    verb: str = "",
+    **fields: Any,
+) -> None:
+    with transaction.atomic():
+        changed = Experiment.objects.filter(pk=experiment.pk, status__in=allowed).update(
+            status=to, **fields
+        )
+        experiment.refresh_from_db()
+        if not changed:
+            raise WrongStatus(
+                f"the experiment '{experiment.slug}' is {experiment.status}; this needs it to be "
+                + " or ".join(allowed)
+            )
+        record_event(
+            actor=actor,
+            verb=f"experiment.{verb or to}",
+            subject=experiment.slug,
+            reason=fields.get("reason", ""),
+            at=at,
+        )

@@ -1,0 +1,108 @@
+"""From an experiment file's names to stored tasks and skills, checked before anything runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from runs.domain.plan import BenchmarkSpec, ExperimentSpec
+from runs.domain.suites import Suite
+from runs.domain.tasks import CodeMode, Kind
+from runs.models import Benchmark, Partition
+from runs.sandbox.grader import Grader, RecordingFailed
+from runs.services.benchmarks import store_benchmark, store_partition
+from runs.services.tasks import suite_load
+from skills.domain.skillfile import slugify
+from skills.models import Library
+from skills.services.importing import import_skills, read_directories
+
+# Libraries that come with the product and need no import by hand.
+POOLS = {slug: Path("skills") / "pools" / slug for slug in ("coding", "maths")}
+
+
+class NotReady(Exception):
+    """Something an experiment needs is missing; ``problems`` names each with its fix."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+def prepare(
+    *, spec: ExperimentSpec, open_grader: Callable[[], Grader]
+) -> dict[BenchmarkSpec, Partition]:
+    """Store the spec's suites and pools and return the partition of each benchmark entry.
+
+    Raises:
+        NotReady: a key's environment variable is unset, or a reference fails its own cases.
+        UnknownSource, InvalidTaskFile: a suite can't be read.
+        PartitionImpossible: a partition is larger than its suite.
+        NoIsolation: code would have to be graded and nothing here can isolate it.
+    """
+    missing = sorted(
+        {
+            f"the model {model.id} names the environment variable {model.api_key_env} for its "
+            "key, and it is not set"
+            for model in spec.models
+            if model.api_key_env and not os.environ.get(model.api_key_env)
+        }
+    )
+    if missing:
+        raise NotReady(missing)
+    for slug in {cell.library for cell in spec.cells} & set(POOLS):
+        import_pool(slug)
+    stored: dict[str, Benchmark] = {}
+    partitions = {}
+    for benchmark in spec.benchmarks:
+        if benchmark.suite not in stored:
+            stored[benchmark.suite] = import_suite(
+                suite=suite_load(source=benchmark.suite), open_grader=open_grader
+            )
+        partitions[benchmark] = store_partition(
+            benchmark=stored[benchmark.suite], size=benchmark.size, seed=benchmark.seed
+        )
+    return partitions
+
+
+def import_pool(slug: str) -> Library:
+    """Return the library of a pool that comes with the product, imported once per content."""
+    loaded = read_directories([settings.BASE_DIR / POOLS[slug]])
+    return import_skills(loaded=loaded, library_slug=slug).library
+
+
+def import_suite(*, suite: Suite, open_grader: Callable[[], Grader]) -> Benchmark:
+    """Store the suite's tasks with what their answers are checked against.
+
+    Assert tests and bare inputs become cases here, once, by running the
+    reference in the sandbox; later grading compares values in this process.
+
+    Raises:
+        NotReady: a reference can't be run or fails its own check.
+        NoIsolation: the references are code and nothing here can isolate them.
+    """
+    slug = slugify(suite.name)
+    stored = Benchmark.objects.filter(slug=slug).order_by("-number").first()
+    if stored and dict(stored.tasks.values_list("key", "sha256")) == {
+        task.key: task.sha256 for task in suite.tasks
+    }:
+        return stored
+    checkers: dict[str, Mapping[str, Any]] = {}
+    problems = []
+    for task in suite.tasks:
+        if task.kind != Kind.CODE or task.checker["mode"] == CodeMode.CASES:
+            checkers[task.key] = {"comparator": suite.comparator, **task.checker}
+            continue
+        try:
+            checkers[task.key] = open_grader().record_cases(
+                checker={"comparator": suite.comparator, **task.checker},
+                reference=task.reference or "",
+            )
+        except RecordingFailed as error:
+            problems.append(f"{suite.name}: task {task.key}: {error}")
+    if problems:
+        raise NotReady(problems)
+    return store_benchmark(slug=slug, tasks=suite.tasks, checkers=checkers)

@@ -1,0 +1,52 @@
+"""The sweep: whatever a lost message or a dead worker left lying is picked up again."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+from celery import current_app
+
+from runs.models import Execution, Experiment, ExperimentStatus
+from runs.selectors import runnable_executions
+from runs.services.lifecycle import (
+    EXECUTE_TASK,
+    EXECUTIONS_QUEUE,
+    PUBLISH_AT_MOST,
+    finish_if_done,
+    publish_pending,
+)
+from workbench.kernel.dispatch import publish
+from workbench.kernel.leases import LeaseState, expire_dead
+
+logger = logging.getLogger(__name__)
+
+# Below this many waiting messages the queue is topped up from the rows.
+TOP_UP_BELOW = 200
+
+
+def sweep(*, now: datetime) -> None:
+    """Publish abandoned, due and not yet published executions; finish what is finished."""
+    expire_dead(Execution.objects.all(), now=now)
+    lost = runnable_executions().filter(state=LeaseState.RUNNING, lease_until__lt=now)
+    due = runnable_executions().filter(state=LeaseState.PENDING, next_attempt_at__lte=now)
+    abandoned = [
+        *lost.order_by("lease_until").values_list("uid", flat=True)[:PUBLISH_AT_MOST],
+        *due.order_by("next_attempt_at").values_list("uid", flat=True)[:PUBLISH_AT_MOST],
+    ]
+    publish(EXECUTE_TASK, abandoned, queue=EXECUTIONS_QUEUE)
+    running = Experiment.objects.filter(status=ExperimentStatus.RUNNING).order_by("pk")
+    top_up = waiting_messages(EXECUTIONS_QUEUE) < TOP_UP_BELOW
+    for experiment in running:
+        if not finish_if_done(experiment=experiment, at=now) and top_up:
+            publish_pending(experiment)
+
+
+def waiting_messages(queue: str) -> int:
+    """Return how many messages wait in ``queue``; 0 when the broker can't be asked."""
+    try:
+        with current_app.connection_for_read() as connection:
+            return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+    except Exception as error:  # an absent queue or broker: publishing will say the rest
+        logger.info("could not ask the broker for the length of %s: %s", queue, error)
+        return 0

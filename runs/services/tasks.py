@@ -1,0 +1,95 @@
+"""Use cases about task files: load them, check their references, write a first one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from runs.domain.suites import SUITE_NAMES, Suite, load_suite, load_task_file
+from runs.domain.taskfiles import Format
+from runs.domain.template import TEMPLATE
+from runs.sandbox.grader import Grader
+
+
+class UnknownSource(LookupError):
+    """A source is neither a suite's name nor an existing file."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(
+            f"{source!r} is neither a suite ({', '.join(SUITE_NAMES)}) nor a file. "
+            "Check the path, or write a new file with `manage.py new_tasks FILE`."
+        )
+        self.source = source
+
+
+class TemplateExists(FileExistsError):
+    """The file to be written is there already; it is left as it is."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} exists and is left as it is. Choose another name.")
+        self.path = path
+
+
+def suite_load(*, source: str, format: Format | None = None) -> Suite:
+    """Return a suite by name, or the tasks of the file ``source``.
+
+    A suite's name wins over a file of the same name; ``./name`` means the file.
+
+    Raises:
+        UnknownSource: neither a suite nor a file.
+        InvalidTaskFile: the file has problems, all of which the exception holds.
+    """
+    if source in SUITE_NAMES and format is None:
+        return load_suite(source)
+    path = Path(source)
+    if not path.exists():
+        raise UnknownSource(source)
+    return load_task_file(path, name=path.name.split(".")[0], format=format)
+
+
+def template_write(*, path: Path) -> None:
+    """Write a commented example of every kind of task to the new file ``path``.
+
+    Raises:
+        TemplateExists: ``path`` exists.
+        OSError: its folder is missing or can't be written to.
+    """
+    try:
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(TEMPLATE)
+    except FileExistsError:
+        raise TemplateExists(path) from None
+
+
+class ReferenceState(StrEnum):
+    """What came of grading a task's own reference."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NO_REFERENCE = "no_reference"
+    NOT_GRADED = "not_graded"
+
+
+@dataclass(frozen=True)
+class ReferenceCheck:
+    """One task's reference, graded.
+
+    Attributes:
+        verdict: the grader's, or None without a grading.
+        message: why it isn't passed, one line; empty otherwise.
+        in_process: the check ran beside the program, because it can't be split into cases.
+    """
+
+    key: str
+    state: ReferenceState
+    verdict: str | None = None
+    message: str = ""
+    in_process: bool = False
+
+
+def references_check(*, suite: Suite, grader: Grader) -> Iterator[ReferenceCheck]:
+    """Yield, task by task, whether the task's checker passes the task's own reference."""
+    for task in suite.tasks:
+        yield _check(task, grader)

@@ -1,0 +1,65 @@
+"""What an experiment has used: calls, tokens and cost, from the ledger."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db.models import Count, Q, Sum
+
+from runs.domain.plan import Budget
+from runs.models import Experiment
+from runs.selectors import executions_of
+from workbench.models import Call, CallState
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Totals over an experiment's calls; None is unknown, never 0.
+
+    Attributes:
+        calls: requests sent, whatever came of them.
+        tokens: tokens in and out that endpoints reported.
+        calls_without_tokens: completed calls whose endpoint reported none.
+        cost: in the currency of the configured prices.
+    """
+
+    calls: int
+    tokens: int | None
+    calls_without_tokens: int
+    cost: float | None
+
+
+def usage_of(experiment: Experiment) -> Usage:
+    """Return what the experiment's calls have used so far."""
+    calls = Call.objects.filter(subject__in=executions_of(experiment).values("uid"))
+    unreported = Q(state=CallState.COMPLETED) & (Q(tokens_in=None) | Q(tokens_out=None))
+    totals = calls.aggregate(
+        calls=Count("pk"),
+        tokens_in=Sum("tokens_in"),
+        tokens_out=Sum("tokens_out"),
+        cost=Sum("cost"),
+        unreported=Count("pk", filter=unreported),
+    )
+    known = totals["tokens_in"] is not None or totals["tokens_out"] is not None
+    return Usage(
+        calls=totals["calls"],
+        tokens=(totals["tokens_in"] or 0) + (totals["tokens_out"] or 0) if known else None,
+        calls_without_tokens=totals["unreported"],
+        cost=totals["cost"],
+    )
+
+
+def budget_reached(experiment: Experiment) -> str | None:
+    """Return which cap of the budget has been reached, as a sentence, or None."""
+    budget = Budget(**experiment.spec["budget"])
+    if budget == Budget():
+        return None
+    used = usage_of(experiment)
+    for name, cap, amount in (
+        ("calls", budget.calls, used.calls),
+        ("tokens", budget.tokens, used.tokens),
+        ("cost", budget.cost, used.cost),
+    ):
+        if cap is not None and amount is not None and amount >= cap:
+            return f"the budget of {cap:g} {name} is reached ({amount:g} used)"
+    return None

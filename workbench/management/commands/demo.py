@@ -1,0 +1,136 @@
+"""The first command: real paired runs on a fresh machine, then their report and pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import connection
+from django.utils import timezone
+
+from runs.domain.plan import BenchmarkSpec, CellSpec, ExperimentSpec
+from runs.domain import render
+from runs.management.commands.run_experiment import run_to_end
+from runs.management.running import duration, faults_as_exit_codes
+from runs.models import Experiment, ExperimentStatus
+from runs.services.auditing import EMBEDDED_MAX_TOKENS, EMBEDDED_MODEL
+from runs.services.planning import SlugTaken, plan_experiment
+from runs.services.preparing import prepare
+from runs.services.reporting import report_of
+from runs.tasks import process_grader
+from workbench.accounts import create_sign_in_link, ensure_user
+from workbench.kernel.roles import Role
+from workbench.supervise import services
+
+USER = "demo"
+
+
+class Command(BaseCommand):
+    help = "Run real paired runs with a small embedded model, print the report and serve the pages."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--no-serve", action="store_true", help="end after the report instead of serving"
+        )
+        parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there too")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        _in_own_data_folder()
+        _migrate()
+        with faults_as_exit_codes():
+            experiment = _plan()
+            with services(model=True, web=True) as running:
+                user = ensure_user(name=USER, role=Role.ADMIN)
+                token = create_sign_in_link(user=user, now=timezone.now())
+                self.stdout.write(f"Pages:   {running.web_url}")
+                self.stdout.write(f"Sign in: {running.web_url}/sign-in/link/{token}/ (works once)")
+                self._run(experiment)
+                report = report_of(experiment)
+                if options["json"]:
+                    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
+                    options["json"].write_text(text + "\n", encoding="utf-8")
+                self.stdout.write(render.table(report))
+                if not options["no_serve"]:
+                    self.stdout.write(f"Serving {running.web_url} until Ctrl-C.")
+                    self.stdout.flush()
+                    while True:
+                        time.sleep(3600)
+
+    def _run(self, experiment: Experiment) -> None:
+        if experiment.status == ExperimentStatus.FINISHED:
+            self.stdout.write(
+                "The demo's pairs are finished already; nothing is run again. "
+                f"To start afresh, delete {settings.DATA_DIR}"
+            )
+            return
+        self.stdout.write(
+            "Running each task twice, with and without skills. The model is a demonstration "
+            "model of 135M parameters: it may fail on any long prompt, so its numbers are no "
+            "finding about skills."
+        )
+        self.stdout.flush()
+        began = time.monotonic()
+        if experiment.status == ExperimentStatus.PAUSED:
+            call_command("experiment", "resume", experiment.slug, no_wait=True)
+            experiment.refresh_from_db()
+        run_to_end(experiment)
+        self.stdout.write(f"Paired runs took {duration(time.monotonic() - began)}.")
+
+
+def demo_spec(slug: str) -> ExperimentSpec:
+    """Return the demo's experiment: 24 starter tasks and 8 of HumanEval, coding skills."""
+    return ExperimentSpec(
+        slug=slug,
+        models=(EMBEDDED_MODEL,),
+        benchmarks=(BenchmarkSpec("starter", size=24), BenchmarkSpec("humaneval", size=8)),
+        cells=(CellSpec(library="coding", max_tokens=EMBEDDED_MAX_TOKENS),),
+    )
+
+
+def _plan() -> Experiment:
+    """Return the demo's experiment; a newer product's other plan stands beside the old one."""
+    number = 1
+    while True:
+        spec = demo_spec("demo" if number == 1 else f"demo-{number}")
+        partitions = prepare(spec=spec, open_grader=process_grader)
+        try:
+            return plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
+        except SlugTaken:
+            number += 1
+
+
+def _in_own_data_folder() -> None:
+    """Run on in a data folder of the demo's own, below the configured one."""
+    if settings.DATA_DIR.name != "demo":
+        environment = {**os.environ, "WORKBENCH_DATA": str(settings.DATA_DIR / "demo")}
+        sys.stdout.flush()
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+
+
+def _migrate() -> None:
+    """Bring the schema up to date, after a copy of an older database."""
+    settings.DATA_DIR.mkdir(parents=True, exist_ok=True)
+    if connection.vendor == "sqlite" and Path(settings.DATABASES["default"]["NAME"]).exists():
+        _copy_if_older()
+    call_command("migrate", verbosity=0)
+
+
+def _copy_if_older() -> None:
+    from django.db.migrations.executor import MigrationExecutor
+
+    executor = MigrationExecutor(connection)
+    if not executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        return
+    import sqlite3
+
+    source = Path(settings.DATABASES["default"]["NAME"])
+    target = source.with_suffix(f".before-{timezone.now():%Y%m%dT%H%M%S}.sqlite3")
+    with sqlite3.connect(source) as old, sqlite3.connect(target) as new:
+        old.backup(new)

@@ -1,0 +1,41 @@
+"""The sweeper process."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandParser
+from django.db import close_old_connections
+from django.utils import timezone
+
+from runs.services.sweeping import sweep
+from workbench.models import Heartbeat
+
+logger = logging.getLogger(__name__)
+
+
+class Command(BaseCommand):
+    help = "Pick up abandoned and due work, over and over; --once does it once."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--once", action="store_true", help="sweep once and end")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        stop = threading.Event()
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
+        while True:
+            close_old_connections()
+            try:
+                now = timezone.now()
+                sweep(now=now)
+                Heartbeat.objects.update_or_create(process="sweeper", defaults={"at": now})
+            except Exception:  # the next sweep may succeed; the heartbeat shows that this didn't
+                logger.exception("the sweep failed")
+                if options["once"]:
+                    raise
+            if options["once"] or stop.wait(settings.SWEEP_SECONDS):
+                return
