@@ -218,7 +218,7 @@ def _must_rebuild(venv: Path) -> bool:
         raise CannotPrepare(f"{venv} exists and is no virtual environment; move it away.")
     stamp = venv / STAMP
     if stamp.exists():
-        return json.loads(stamp.read_text()).get("interpreter") != _interpreter(venv)
+        return bool(json.loads(stamp.read_text())["interpreter"] != _interpreter(venv))
     # Made by hand: completed in place if its interpreter works.
     return not _succeeds([str(venv_python(venv)), "-I", "-c", "import pip"])
 
