@@ -8,6 +8,7 @@ in docs/tasks.md.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -35,28 +36,24 @@ def read_evalplus(row: Row) -> TaskSpec:
     base = _inputs(row, "base_input", key=key)
     if not base:
         raise BadField("base_input", "is empty", "Give at least one list of arguments.")
-    tags: tuple[str, ...] = ()
-    oracle = {}
-    if key.startswith("Mbpp/"):
-        tags = ("loose_oracle",) if entry in _SECOND_ANSWERS else ()
-        oracle = {"oracle": _MBPP_ORACLES[entry]} if entry in _MBPP_ORACLES else {}
-    elif entry == "find_zero":
-        oracle = {"oracle": "polynomial_root"}
+    judged_by = {
+        "inputs": [*base, *_inputs(row, "plus_input", key=key)],
+        "atol": fields.number(row, "atol", least=0),
+        "comparator": "python_eq",
+    }
+    oracles = _MBPP_ORACLES if key.startswith("Mbpp/") else _HUMANEVAL_ORACLES
+    if entry in oracles:
+        judged_by["oracle"] = oracles[entry]
+    loose = key.startswith("Mbpp/") and entry in _SECOND_ANSWERS
     return TaskSpec(
         key=key,
         prompt=prompt,
         kind=Kind.CODE,
         checker=code_checker(
-            mode=CodeMode.INPUTS,
-            entry=entry,
-            prelude=prelude,
-            inputs=[*base, *_inputs(row, "plus_input", key=key)],
-            atol=fields.number(row, "atol", least=0),
-            comparator="python_eq",
-            **oracle,
+            mode=CodeMode.INPUTS, entry=entry, prelude=prelude, judged_by=judged_by
         ),
         reference=reference,
-        tags=tags,
+        tags=("loose_oracle",) if loose else (),
     )
 
 
@@ -75,7 +72,7 @@ def read_humaneval(row: Row) -> TaskSpec:
         key=_key(row, prefix="HumanEval"),
         prompt=prompt,
         kind=Kind.CODE,
-        checker=code_checker(mode=CodeMode.ASSERTS, entry=entry, prelude=prelude, test=test),
+        checker=_asserts(entry, prelude, test),
         reference=reference,
     )
 
@@ -108,7 +105,7 @@ def read_mbpp(row: Row) -> TaskSpec:
         key=_key(row, prefix="mbpp"),
         prompt=f"{text}\n\nSignature: {_signature(tree, entry)}\nExample: {tests[0]}",
         kind=Kind.CODE,
-        checker=code_checker(mode=CodeMode.ASSERTS, entry=entry, prelude="", test=test),
+        checker=_asserts(entry, "", test),
         reference=reference,
     )
 
@@ -134,6 +131,12 @@ def read_math500(row: Row) -> TaskSpec:
     )
 
 
+def _asserts(entry: str, prelude: str, test: str) -> dict[str, Any]:
+    return code_checker(
+        mode=CodeMode.ASSERTS, entry=entry, prelude=prelude, judged_by={"test": test}
+    )
+
+
 def _key(row: Row, *, prefix: str) -> str:
     """Return ``task_id``, of which some releases give the bare number."""
     value = fields.required(row, "task_id")
@@ -154,7 +157,7 @@ def _completion(row: Row, entry: str) -> tuple[str, str, str]:
     start = _definition_start(prompt, entry)
     if start is None:
         check_program(entry=entry, prelude="", reference=solution)
-        if entry not in prompt:
+        if not re.search(rf"\b{entry}\b", prompt):
             tree = fields.parsed(solution, field="canonical_solution")
             prompt = f"{prompt.rstrip()}\n\nSignature: {_signature(tree, entry)}"
         return prompt, "", solution
@@ -207,7 +210,7 @@ def _inputs(row: Row, name: str, *, key: str) -> list[Any]:
             raise BadField(f"{name}[{index}]", reason, "Write [...] around the arguments.")
         try:
             tagged.append([encode(arg) for arg in convert(args)])
-        except (TypeError, ValueError, IndexError, AttributeError) as error:
+        except (TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
             fix = f"Compare it with the published {key}."
             raise BadField(f"{name}[{index}]", f"doesn't fit the task: {error}", fix) from None
     return tagged
@@ -255,14 +258,12 @@ def _tuple_values(value: dict[str, Any]) -> dict[str, Any]:
     return {name: tuple(item) for name, item in value.items()}
 
 
+_ALL_TUPLES = frozenset((
+    2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424, 429, 470,
+    560, 579, 596, 616, 630, 726, 740, 744, 809,
+))  # fmt: skip
 _MBPP_CONVERSIONS: tuple[tuple[Convert, frozenset[int]], ...] = (
-    (
-        _each(tuple),
-        frozenset(
-            (2, 116, 132, 143, 222, 261, 273, 394, 399, 421, 424)
-            + (429, 470, 560, 579, 596, 616, 630, 726, 740, 744, 809)
-        ),
-    ),
+    (_each(tuple), _ALL_TUPLES),
     (
         _each(_list_of_tuples),
         frozenset((63, 64, 70, 94, 120, 237, 272, 299, 400, 409, 417, 438, 473, 614, 780)),
@@ -303,5 +304,6 @@ _MBPP_ORACLES = {
     "text_match_three": "not_none",
     "text_starta_endb": "not_none",
 }
+_HUMANEVAL_ORACLES = {"find_zero": "polynomial_root"}
 # Here EvalPlus takes a second answer for right beside the reference's; we don't, and tag it.
 _SECOND_ANSWERS = ("are_equivalent", "sum_div", "surface_Area", "digit_distance_nums")

@@ -48,15 +48,20 @@ def check_tagged(value: Any, *, field: str) -> None:
 
 
 def code_checker(
-    *, entry: str, prelude: str, timeout_s: float = DEFAULT_TIMEOUT_S, mode: CodeMode, **rest: Any
+    *,
+    mode: CodeMode,
+    entry: str,
+    prelude: str,
+    judged_by: Mapping[str, Any],
+    timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> dict[str, Any]:
-    """Return the checker object of a code task."""
+    """Return the checker object of a code task; ``judged_by`` holds the mode's own fields."""
     return {
         "mode": mode.value,
         "entry": entry,
         "prelude": prelude,
         "timeout_s": timeout_s,
-        **rest,
+        **judged_by,
     }
 
 
@@ -82,12 +87,14 @@ def _code(row: Mapping[str, Any], reference: str | None) -> dict[str, Any]:
     timeout = fields.number(
         row, "timeout_s", where=_AT, least=0.1, most=MAX_TIMEOUT_S, default=DEFAULT_TIMEOUT_S
     )
-    rest = _MODES[mode](row)
+    judged_by = _MODES[mode](row)
     if mode is CodeMode.INPUTS and reference is None:
         fix = "Add it: the expected values are what it returns. Or give cases with expected values."
         raise BadField("reference", "is missing", fix)
     check_program(entry=entry, prelude=prelude, reference=reference)
-    return code_checker(mode=mode, entry=entry, prelude=prelude, timeout_s=timeout, **rest)
+    return code_checker(
+        mode=mode, entry=entry, prelude=prelude, judged_by=judged_by, timeout_s=timeout
+    )
 
 
 def _cases(row: Mapping[str, Any]) -> dict[str, Any]:

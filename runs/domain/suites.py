@@ -110,8 +110,7 @@ def read_task_file(path: Path, *, format: Format | None = None) -> TaskFile:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-    with opened as file:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         # One byte more than allowed, so that the reader sees that the line is too long.
         while line := file.readline(MAX_LINE_BYTES + 1):
             yield line

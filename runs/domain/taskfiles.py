@@ -157,6 +157,9 @@ class _Reader:
     def read(self, lines: Iterable[bytes]) -> Iterator[_Line | Problem]:
         started = False
         for number, raw in enumerate(lines, start=1):
+            if len(raw) > MAX_LINE_BYTES:
+                yield self._problem(number, Code.NOT_JSON, _TOO_LONG)
+                return
             if number == 1:
                 raw = raw.removeprefix(b"\xef\xbb\xbf")
             stripped = raw.strip()
@@ -206,6 +209,9 @@ class _NoFormat(BadField):
     """The fields of the first object fit no format."""
 
 
+_TOO_LONG = BadField(
+    "", f"is longer than {MAX_LINE_BYTES // 2**20} MiB", "Split the task; reading stops here."
+)
 _ONE_LINE = BadField(
     "",
     "one JSON document over several lines, or a list of tasks",
@@ -224,8 +230,6 @@ def _no_format(row: Mapping[str, Any]) -> _NoFormat:
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    if len(line) > MAX_LINE_BYTES:
-        raise _NotJson("", f"is longer than {MAX_LINE_BYTES // 2**20} MiB", "Split the task.")
     try:
         row = json.loads(line.decode(), object_pairs_hook=_without_repeats)
     except UnicodeDecodeError as error:
