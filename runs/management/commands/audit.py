@@ -11,8 +11,8 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from runs.domain.plan import DIALECTS, ModelSpec
 from runs.domain import render
+from runs.domain.plan import DIALECTS, ModelSpec
 from runs.management.commands.run_experiment import run_to_end
 from runs.management.running import EXIT_INPUT, faults_as_exit_codes
 from runs.services.auditing import EMBEDDED_MODEL, audit_spec, skill_lines, skill_table
@@ -73,10 +73,7 @@ class Command(BaseCommand):
             )
             partitions = prepare(spec=spec, open_grader=process_grader)
             experiment = plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
-            with services(
-                model=model is EMBEDDED_MODEL, concurrency=options["concurrency"]
-            ) as running:
-                settings.EMBEDDED_MODEL_URL = running.model_url or settings.EMBEDDED_MODEL_URL
+            with services(model=model is EMBEDDED_MODEL, concurrency=options["concurrency"]):
                 run_to_end(experiment)
         report = report_of(experiment)
         self.stdout.write(render.table(report))

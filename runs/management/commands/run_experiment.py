@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from runs.domain.plan import EMBEDDED, parse_experiment
 from runs.domain import render
+from runs.domain.plan import EMBEDDED, parse_experiment
 from runs.management.running import (
     EXIT_INPUT,
     duration,
@@ -57,8 +56,7 @@ class Command(BaseCommand):
             if options["plan_only"]:
                 return
             embedded = any(model.base_url == EMBEDDED for model in spec.models)
-            with services(model=embedded, concurrency=options["concurrency"]) as running:
-                settings.EMBEDDED_MODEL_URL = running.model_url or settings.EMBEDDED_MODEL_URL
+            with services(model=embedded, concurrency=options["concurrency"]):
                 if options["probe"]:
                     for estimate in probe(experiment):
                         self.stdout.write(estimate_lines(estimate, options["concurrency"]))

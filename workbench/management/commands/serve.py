@@ -29,7 +29,7 @@ class Command(BaseCommand):
                 user = ensure_user(name=USER, role=Role.ADMIN)
                 token = create_sign_in_link(user=user, now=timezone.now())
                 self.stdout.write(f"Pages:   {running.web_url}")
-                self.stdout.write(f"Sign in: {running.web_url}/sign-in/link/{token}/ (works once)")
+                self.stdout.write(f"Sign in: {running.web_url}sign-in/link/{token}/ (works once)")
                 self.stdout.write("Serving until Ctrl-C.")
                 self.stdout.flush()
                 while True:
