@@ -699,7 +699,7 @@ def run_keeper() -> int:
             _tell_command(event="busy")
             return 0
         _bury_predecessor(data)
-        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        adopt_orphans()
         with _socket_folder() as run:
             return _Keeper(plan, run).keep()
 
@@ -756,6 +756,11 @@ def _prctl(option: int, value: int) -> None:
 def die_with_parent() -> None:
     """Have the kernel kill this process when the thread that forked it is gone (Linux)."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of all orphans that descend from this process (Linux)."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def started_at(pid: int) -> str | None:

@@ -1,0 +1,110 @@
+"""What every test may count on: settings of its own, and the lazy services."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+# The tests' own surroundings, set before Django reads its settings.
+_DATA = tempfile.mkdtemp(prefix="wbtest-data-")
+atexit.register(shutil.rmtree, _DATA, ignore_errors=True)
+for _name in ("BROKER_URL", "DATABASE_URL", "OPENAI_BASE_URL", "OPENAI_API_KEY", "WORKBENCH_ENV"):
+    os.environ.pop(_name, None)
+os.environ |= {
+    "DJANGO_SETTINGS_MODULE": "workbench.settings",
+    "WORKBENCH_DATA": _DATA,
+    "WORKBENCH_ALLOW_SCRIPTED": "1",
+    "WORKBENCH_LEASE_SECONDS": "3",
+    "WORKBENCH_RENEW_SECONDS": "1",
+    "WORKBENCH_SWEEP_SECONDS": "1",
+}
+# The second run of the tests that are marked both_databases.
+if "TEST_DATABASE_URL" in os.environ:
+    os.environ["DATABASE_URL"] = os.environ["TEST_DATABASE_URL"]
+
+import django  # noqa: E402
+import pytest  # noqa: E402
+
+from tests import services  # noqa: E402
+
+django.setup()
+
+# Tests below these folders share a machine-wide thing: one process runs a group.
+GROUP_OF_FOLDER = {"browser": "browser", "sandbox": "sandbox", "model": "model"}
+GROUP_OF_FIXTURE = {"valkey_url": "services", "postgres_url": "services", "chromium": "browser"}
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
+    """Put each test that names no xdist_group into the one of its fixture or folder."""
+    for item in items:
+        if not item.get_closest_marker("xdist_group") and (group := _group_of(item)):
+            item.add_marker(pytest.mark.xdist_group(group))
+    yield
+    if config.getoption("loadgroup", False):
+        for item in items:
+            _name_group(item)
+
+
+def _group_of(item: pytest.Item) -> str | None:
+    for fixture, group in GROUP_OF_FIXTURE.items():
+        if fixture in getattr(item, "fixturenames", ()):
+            return group
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return GROUP_OF_FOLDER.get(folder)
+
+
+def _name_group(item: pytest.Item) -> None:
+    """Append the group to the test's id, where pytest-xdist looks for it.
+
+    pytest-xdist 3.8 does this by an attribute that pytest 9.2 no longer reads,
+    so that groups were silently ignored (pytest-dev/pytest-xdist#1386).
+    """
+    mark = item.get_closest_marker("xdist_group")
+    suffix = f"@{mark.args[0]}" if mark else ""
+    if not item.nodeid.endswith(suffix):
+        structured = item._id
+        item._id = type(structured).parse(item.nodeid + suffix)
+        assert item.nodeid.endswith(suffix)
+
+
+@pytest.fixture(scope="session")
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that all processes of this run share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture
+def valkey_url(session_folder: Path) -> str:
+    """Return the URL of the session's Valkey, emptied."""
+    import redis
+
+    url = services.valkey_url(session_folder)
+    with redis.Redis(unix_socket_path=url.removeprefix("redis+socket://")) as client:
+        client.flushall()
+    return url
+
+
+@pytest.fixture(scope="session")
+def postgres_url(session_folder: Path) -> str:
+    """Return the DATABASE_URL of the session's PostgreSQL."""
+    return services.postgres_url(session_folder)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Return the path of a Chromium; without one the test skips, or fails where CI=true."""
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            return path
+    reason = "no Chromium on this machine; `apt install chromium` brings one"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
