@@ -94,6 +94,8 @@ _SQLITE = {
         "timeout": 20,
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL",
     },
+    # A file, not memory: what several connections do to each other is tested too.
+    "TEST": {"NAME": DATA_DIR / "test.sqlite3"},
 }
 if PRODUCTION or env.str("DATABASE_URL", ""):
     DATABASES = {"default": env.dj_db_url("DATABASE_URL", conn_health_checks=True)}

@@ -25,6 +25,7 @@ from runs.services.tasks import UnknownSource
 from skills.services.importing import NothingToImport
 from skills.services.libraries import LibraryMissing, LibraryQuarantined
 from workbench.kernel.chat import CallFailed, EndpointFault
+from workbench.llm.factory import BadEndpoint
 from workbench.supervise import ServiceFailed
 
 EXIT_INPUT = 2
@@ -32,6 +33,7 @@ EXIT_INFRASTRUCTURE = 3
 POLL_S = 1.0
 
 INPUT_FAULTS = (
+    BadEndpoint,
     ExperimentMissing,
     InvalidExperiment,
     InvalidTaskFile,

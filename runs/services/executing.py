@@ -22,7 +22,7 @@ from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.db.models import F
 from django.utils import timezone
-from workbench.llm.factory import chat_model_for
+from workbench.llm.factory import BadEndpoint, chat_model_for
 
 from runs.domain.agent import (
     AgentSettings,
@@ -157,7 +157,7 @@ def _record_attempt(claimed: Claimed, experiments: list[Experiment]) -> Attempt 
     trace: Trace | None = None
     try:
         trace = run_execution_agent(execution, experiments[0])
-    except EndpointFault as fault:
+    except (BadEndpoint, EndpointFault) as fault:
         _give_back(claimed, experiments, _endpoint_reason(fault, arm))
         return None
     except AgentStopped as stopped:
@@ -318,7 +318,7 @@ def _store_attempt(
     )
 
 
-def _endpoint_reason(fault: EndpointFault, arm: ArmSpec) -> str:
+def _endpoint_reason(fault: Exception, arm: ArmSpec) -> str:
     return f"the endpoint {arm.endpoint} can't serve {arm.model}: {fault}"
 
 

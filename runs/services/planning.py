@@ -9,7 +9,7 @@ from datetime import datetime
 from django.db import transaction
 
 from runs.domain.plan import ArmSpec, BenchmarkSpec, CellSpec, ExperimentSpec, ModelSpec
-from runs.domain.prompts import PROMPT_SHA256
+from runs.domain.prompts import prompts_sha256
 from runs.models import (
     Arm,
     Cell,
@@ -140,12 +140,12 @@ def arm_specs(
         "benchmark": partition.benchmark.slug,
         "benchmark_sha256": partition.benchmark.sha256,
         "partition_sha256": partition.sha256,
-        "prompt_sha256": PROMPT_SHA256,
         "temperature": cell.temperature,
         "max_tokens": cell.max_tokens,
     }
     treatment = ArmSpec(
         **shared,
+        prompt_sha256=prompts_sha256(exposed=True, dialect=model.dialect),
         strategy=cell.strategy,
         library_sha256=library.sha256,
         control=cell.control,
@@ -155,7 +155,12 @@ def arm_specs(
         tokeniser=TOKENISER_VERSION,
         max_searches=cell.max_searches,
     )
-    return treatment, ArmSpec(**shared, strategy="direct")
+    baseline = ArmSpec(
+        **shared,
+        prompt_sha256=prompts_sha256(exposed=False, dialect=model.dialect),
+        strategy="direct",
+    )
+    return treatment, baseline
 
 
 def _store_arm(spec: ArmSpec) -> StoredArmSpec:

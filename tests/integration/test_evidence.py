@@ -14,7 +14,7 @@ from workbench.kernel.evidence import (
     missing_triggers,
 )
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.both_databases]
 
 
 def make_library() -> Library:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from threading import Barrier
 
 import pytest
 from django.db import connection
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from runs.models import Execution
@@ -19,8 +22,10 @@ from workbench.kernel.leases import AlreadyClaimed, LeaseLost, LeaseState
 
 LEASE = timedelta(seconds=60)
 
+pytestmark = pytest.mark.both_databases
 
-def one(execution: Execution):
+
+def one(execution: Execution) -> QuerySet[Execution]:
     return Execution.objects.filter(pk=execution.pk)
 
 
@@ -88,7 +93,7 @@ def test_who_is_dead() -> None:
     assert int(pid) == os.getpid()
 
 
-def race(claim) -> int:
+def race(claim: Callable[[Execution], object]) -> int:
     """Return how many of eight workers got the one item."""
     execution = make_execution()
 
@@ -114,7 +119,7 @@ def test_of_eight_workers_one_gets_the_item() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_reading_before_writing_lets_several_workers_in() -> None:
     """The same race without the compare-and-swap: it must be lost, or the test above is empty."""
-    barrier = __import__("threading").Barrier(8)
+    barrier = Barrier(8)
 
     def careless(execution: Execution) -> None:
         row = one(execution).get()

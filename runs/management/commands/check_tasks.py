@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from runs.domain.suites import SUITE_NAMES, InvalidTaskFile, Suite
@@ -16,7 +17,7 @@ from runs.services.tasks import ReferenceCheck, ReferenceState, references_check
 
 
 class Command(BaseCommand):
-    """``check_tasks SOURCE``: exit 0 when all is well, 2 to correct the tasks, 3 for the machine."""
+    """``check_tasks SOURCE``: exit 0 when all is well, 2 to correct the tasks, 3 for this host."""
 
     help = "Read a suite or task file and grade every task's own reference."
     requires_system_checks = ()
@@ -29,20 +30,8 @@ class Command(BaseCommand):
             choices=[name.value for name in Format],
             help="the file's format; found by its fields when not given",
         )
-        parser.add_argument(
-            "--allow-unsandboxed",
-            action="store_true",
-            help="run code on a machine that can't isolate it",
-        )
 
-    def handle(
-        self,
-        *args: Any,
-        source: str,
-        format: str | None,
-        allow_unsandboxed: bool,
-        **options: Any,
-    ) -> None:
+    def handle(self, *args: Any, source: str, format: str | None, **options: Any) -> None:
         """Read, grade, and print what has to be corrected."""
         with faults_as_exit_codes():
             try:
@@ -52,7 +41,7 @@ class Command(BaseCommand):
                 raise CommandError(_count(error.problems), returncode=EXIT_INPUT) from None
             self._print_problems(suite.notices)
             started = time.monotonic()
-            with open_grader(allow_unsandboxed=allow_unsandboxed) as grader:
+            with open_grader(allow_unsandboxed=settings.ALLOW_UNSANDBOXED) as grader:
                 checks = list(references_check(suite=suite, grader=grader))
                 tier = grader.tier
         self._report(suite, checks, tier=tier, seconds=time.monotonic() - started)
