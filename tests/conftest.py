@@ -38,6 +38,24 @@ GROUP_OF_FOLDER = {"browser": "browser", "sandbox": "sandbox", "model": "model"}
 GROUP_OF_FIXTURE = {"valkey_url": "services", "postgres_url": "services", "chromium": "browser"}
 
 
+# Seconds of test time a group may take; the sum over the processes.
+BUDGETS = {"services": 120, "browser": 120, "sandbox": 60, "model": 30, "unit and web": 120}
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what each group took beside its budget."""
+    seconds = dict.fromkeys(BUDGETS, 0.0)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if isinstance(report, pytest.TestReport):
+                group = report.nodeid.rpartition("@")[2]
+                seconds[group if group in seconds else "unit and web"] += report.duration
+    terminalreporter.section("seconds by group")
+    for group, budget in BUDGETS.items():
+        over = "  over its budget" if seconds[group] > budget else ""
+        terminalreporter.line(f"{group:<12} {seconds[group]:6.1f} of {budget}{over}")
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]

@@ -123,7 +123,7 @@ def services(
 
     Args:
         data: The data folder; WORKBENCH_DATA or var/ when None.
-        model: Serve the embedded model, unless OPENAI_BASE_URL names another.
+        model: Serve the embedded model.
         web: Serve the pages on the first free port from 8000.
         concurrency: Pool size of the worker, at least 1.
 
@@ -132,7 +132,6 @@ def services(
             another command lacks one that is asked for.
     """
     data = (data or Path(os.environ.get("WORKBENCH_DATA") or ROOT / "var")).absolute()
-    model = model and not os.environ.get("OPENAI_BASE_URL")
     if os.environ.get("WORKBENCH_ENV") == "production":
         # A deployment runs its own worker, sweeper and web server.
         broker = {"BROKER_URL": os.environ["BROKER_URL"]}
@@ -160,13 +159,12 @@ def workbench_children(*, data: Path, model: bool, web: bool, concurrency: int) 
         children.append(valkey_child())
     if model:
         port_file = str(data / "model.port")
-        base_url = "http://127.0.0.1:{port}/v1"
         children.append(
             Child(
                 name="model",
                 command=[python, "-m", "workbench.llm.embedded", "--port-file", port_file],
                 port_file=port_file,
-                exports={"OPENAI_BASE_URL": base_url, "WORKBENCH_EMBEDDED_MODEL_URL": base_url},
+                exports={"WORKBENCH_EMBEDDED_MODEL_URL": "http://127.0.0.1:{port}/v1"},
                 ready_s=120,
             )
         )
