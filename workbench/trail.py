@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from workbench.kernel.identity import sha256_of
 from workbench.models import AuditEvent
 
 FIRST = "0" * 64
+ATTEMPTS = 20
 
 
 def record_event(
@@ -19,23 +21,31 @@ def record_event(
     """Append one event to the chain and return it.
 
     Two writers that read the same last event collide on the unique
-    ``previous_sha256``; the second one fails rather than forks the chain.
+    ``previous_sha256``, so that the chain can't fork; the second tries again.
 
     Args:
         actor: the user who acts, or None for the command line.
     """
+    for _ in range(ATTEMPTS - 1):
+        with contextlib.suppress(IntegrityError), transaction.atomic():
+            return _append(actor, verb, subject, reason, at)
     with transaction.atomic():
-        last = AuditEvent.objects.order_by("-id").first()
-        previous = last.sha256 if last else FIRST
-        return AuditEvent.objects.create(
-            actor=actor,
-            verb=verb,
-            subject=subject,
-            reason=reason,
-            at=at,
-            previous_sha256=previous,
-            sha256=_digest(previous, actor.pk if actor else None, verb, subject, reason, at),
-        )
+        return _append(actor, verb, subject, reason, at)
+
+
+def _append(actor: Any, verb: str, subject: str, reason: str, at: datetime) -> AuditEvent:
+    last = AuditEvent.objects.order_by("-id").first()
+    previous = last.sha256 if last else FIRST
+    event: AuditEvent = AuditEvent.objects.create(
+        actor=actor,
+        verb=verb,
+        subject=subject,
+        reason=reason,
+        at=at,
+        previous_sha256=previous,
+        sha256=_digest(previous, actor.pk if actor else None, verb, subject, reason, at),
+    )
+    return event
 
 
 def broken_link() -> AuditEvent | None:

@@ -19,7 +19,7 @@ from runs.sandbox.grader import NoIsolation
 from runs.selectors import ExperimentMissing
 from runs.services.lifecycle import WrongStatus
 from runs.services.planning import SlugTaken
-from runs.services.preparing import NotReady
+from runs.services.preparing import EndpointUnusable, NotReady
 from runs.services.progress import Progress, progress_of
 from runs.services.tasks import UnknownSource
 from skills.services.importing import NothingToImport
@@ -47,7 +47,7 @@ INPUT_FAULTS = (
     UnknownSuite,
     WrongStatus,
 )
-INFRASTRUCTURE_FAULTS = (CallFailed, EndpointFault, NoIsolation, ServiceFailed)
+INFRASTRUCTURE_FAULTS = (CallFailed, EndpointFault, EndpointUnusable, NoIsolation, ServiceFailed)
 
 
 @contextmanager

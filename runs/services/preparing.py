@@ -15,10 +15,12 @@ from runs.domain.tasks import CodeMode, Kind
 from runs.models import Benchmark, Partition
 from runs.sandbox.grader import Grader, RecordingFailed
 from runs.services.benchmarks import store_benchmark, store_partition
+from runs.services.executing import endpoint_of
 from runs.services.tasks import suite_load
 from skills.domain.skillfile import slugify
 from skills.models import Library
 from skills.services.importing import import_skills, read_directories
+from workbench.llm.factory import probe_endpoint
 
 # Libraries that come with the product and need no import by hand.
 POOLS = {slug: Path("skills") / "pools" / slug for slug in ("coding", "maths")}
@@ -66,6 +68,26 @@ def prepare(
             benchmark=stored[benchmark.suite], size=benchmark.size, seed=benchmark.seed
         )
     return partitions
+
+
+class EndpointUnusable(Exception):
+    """A model's endpoint answered the small call before a start with an error, or not at all."""
+
+
+def check_endpoints(spec: ExperimentSpec) -> None:
+    """Make one small call to each model, so that a wrong key is told before anything starts.
+
+    Raises:
+        EndpointUnusable: naming each model that can't be used and why.
+    """
+    longest = max(cell.max_tokens for cell in spec.cells)
+    probes = [
+        (model, probe_endpoint(endpoint=endpoint_of(model), max_tokens=longest))
+        for model in spec.models
+    ]
+    faults = [f"{model.id}: {probe.message}" for model, probe in probes if not probe.ok]
+    if faults:
+        raise EndpointUnusable("nothing was started. " + "; ".join(faults))
 
 
 def import_pool(slug: str) -> Library:

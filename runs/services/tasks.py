@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
+from runs.domain.checking import Verdict
 from runs.domain.suites import SUITE_NAMES, Suite, load_suite, load_task_file
 from runs.domain.taskfiles import Format
+from runs.domain.tasks import CodeMode, Kind, TaskSpec, reference_reply
 from runs.domain.template import TEMPLATE
-from runs.sandbox.grader import Grader
+from runs.sandbox.grader import Grader, GradeResult, RecordingFailed
 
 
 class UnknownSource(LookupError):
@@ -90,6 +93,57 @@ class ReferenceCheck:
 
 
 def references_check(*, suite: Suite, grader: Grader) -> Iterator[ReferenceCheck]:
-    """Yield, task by task, whether the task's checker passes the task's own reference."""
+    """Yield, task by task, whether the task's checker passes the task's own reference.
+
+    Asserts and bare inputs are turned into cases first, as they are before an
+    experiment: so a task that can't be recorded is found here too.
+
+    Raises:
+        NoIsolation: a task is code and nothing here can isolate it.
+    """
     for task in suite.tasks:
-        yield _check(task, grader)
+        reply = reference_reply(task)
+        if reply is None:
+            yield ReferenceCheck(key=task.key, state=ReferenceState.NO_REFERENCE)
+            continue
+        try:
+            checker = _recorded(task, comparator=suite.comparator, grader=grader)
+        except RecordingFailed as error:
+            yield ReferenceCheck(
+                key=task.key, state=ReferenceState.FAILED, message=_one_line(str(error))
+            )
+            continue
+        result = grader.grade(kind=task.kind.value, checker=checker, reply=reply)
+        yield _reference_check(task.key, result, checker)
+
+
+def _recorded(task: TaskSpec, *, comparator: str, grader: Grader) -> Mapping[str, Any]:
+    """Return what answers are checked against; asserts and inputs become cases."""
+    if task.kind is not Kind.CODE or task.checker["mode"] == CodeMode.CASES:
+        return task.checker
+    return grader.record_cases(
+        checker={"comparator": comparator, **task.checker}, reference=task.reference or ""
+    )
+
+
+def _reference_check(key: str, result: GradeResult, checker: Mapping[str, Any]) -> ReferenceCheck:
+    state = _STATES.get(result.verdict, ReferenceState.FAILED)
+    details = result.details
+    message = "" if state is ReferenceState.PASSED else str(details.get("message") or "")
+    return ReferenceCheck(
+        key=key,
+        state=state,
+        verdict=result.verdict.value,
+        message=_one_line(message),
+        in_process=checker.get("checker_isolation") == "in_process",
+    )
+
+
+_STATES = {
+    Verdict.PASS: ReferenceState.PASSED,
+    Verdict.INFRA_ERROR: ReferenceState.NOT_GRADED,
+}
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -15,9 +15,10 @@ from runs.domain import render
 from runs.domain.plan import DIALECTS, ModelSpec
 from runs.management.commands.run_experiment import run_to_end
 from runs.management.running import EXIT_INPUT, faults_as_exit_codes
+from runs.models import ExperimentStatus
 from runs.services.auditing import EMBEDDED_MODEL, audit_spec, skill_lines, skill_table
 from runs.services.planning import plan_experiment
-from runs.services.preparing import prepare
+from runs.services.preparing import check_endpoints, prepare
 from runs.services.reporting import report_of
 from runs.tasks import process_grader
 from skills.domain.skillfile import slugify
@@ -74,6 +75,8 @@ class Command(BaseCommand):
             partitions = prepare(spec=spec, open_grader=process_grader)
             experiment = plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
             with services(model=model is EMBEDDED_MODEL, concurrency=options["concurrency"]):
+                if experiment.status == ExperimentStatus.PLANNED:
+                    check_endpoints(spec)
                 run_to_end(experiment)
         report = report_of(experiment)
         self.stdout.write(render.table(report))

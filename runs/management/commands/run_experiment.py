@@ -20,7 +20,7 @@ from runs.management.running import (
 from runs.models import Experiment, ExperimentStatus
 from runs.services.lifecycle import start
 from runs.services.planning import plan_experiment
-from runs.services.preparing import prepare
+from runs.services.preparing import check_endpoints, prepare
 from runs.services.probing import ModelEstimate, probe
 from runs.services.reporting import report_of
 from runs.tasks import process_grader
@@ -57,6 +57,8 @@ class Command(BaseCommand):
                 return
             embedded = any(model.base_url == EMBEDDED for model in spec.models)
             with services(model=embedded, concurrency=options["concurrency"]):
+                if experiment.status == ExperimentStatus.PLANNED:
+                    check_endpoints(spec)
                 if options["probe"]:
                     for estimate in probe(experiment):
                         self.stdout.write(estimate_lines(estimate, options["concurrency"]))
