@@ -65,6 +65,7 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "sign_disagreement": yes_no,
 }
 _DESCRIBED_BY = ("model", "benchmark", "control")
+_NAMED_ANYWAY = frozenset({*_DESCRIBED_BY, "partition", "design", "example", "source"})
 # A terminal has no room for all columns side by side: what happened where skills were
 # returned, then the whole cell.
 _BANKS = (
@@ -79,12 +80,12 @@ _WIDTH = 98
 
 def table(report: Mapping[str, Any]) -> str:
     """Return the report as plain text for a terminal, every word of it explained below."""
-    cells = report["cells"]
+    cells, varying = report["cells"], _varying(report["cells"])
     blocks = [
         "\n".join(_title(report)),
-        *(_block(number, cell) for number, cell in enumerate(cells, start=1)),
+        *(_block(number, cell, varying) for number, cell in enumerate(cells, start=1)),
         *(_bank(cells, names) for names in _BANKS if cells),
-        _disagreements(report),
+        _wrapped(_disagreements(report)),
         "\n".join(["What the words mean", *(_wrapped(term, indent=2) for term in _terms())]),
         _wrapped(report["caveat"]),
     ]
@@ -95,8 +96,9 @@ def markdown(report: Mapping[str, Any]) -> str:
     """Return the report as a Markdown page."""
     head = [*_DESCRIBED_BY, *(LABELS[name] for name in _FORMATS)]
     aligned = [":---"] * len(_DESCRIBED_BY) + ["---:"] * len(_FORMATS)
+    varying = _varying(report["cells"])
     rows = [
-        [*_described(cell["cell"]), *(show(cell[name]) for name, show in _FORMATS.items())]
+        [*_described(cell, varying), *(show(cell[name]) for name, show in _FORMATS.items())]
         for cell in report["cells"]
     ]
     table_lines = [head, aligned, *([_escaped(text) for text in row] for row in rows)]
@@ -106,7 +108,7 @@ def markdown(report: Mapping[str, Any]) -> str:
         *(f"> {_escaped(notice)}" for notice in notices),
         "\n".join("| " + " | ".join(line) + " |" for line in table_lines),
         *(
-            f"**{_escaped(_named(cell))}**\n\n"
+            f"**{_escaped(_named(cell, varying))}**\n\n"
             + "\n".join(f"- {_escaped(sentence)}" for sentence in _sentences(cell))
             for cell in report["cells"]
         ),
@@ -166,9 +168,9 @@ def _title(report: Mapping[str, Any]) -> list[str]:
     return [how, *(f"Notice: {_plain(notice)}" for notice in report["notices"])]
 
 
-def _block(number: int, cell: Mapping[str, Any]) -> str:
+def _block(number: int, cell: Mapping[str, Any], varying: Sequence[str]) -> str:
     sentences = (_wrapped(sentence, indent=3) for sentence in _sentences(cell))
-    return "\n".join([f"{number}. {_named(cell)}", *sentences])
+    return "\n".join([f"{number}. {_named(cell, varying)}", *sentences])
 
 
 def _bank(cells: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
@@ -185,23 +187,44 @@ def _bank(cells: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
-def _described(descriptor: Mapping[str, Any]) -> list[str]:
+def _varying(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the other descriptor keys that tell the cells apart, without hashes."""
+    descriptors = [cell["cell"] for cell in cells if not cell["cell"].get("example")]
+    names = sorted({name for descriptor in descriptors for name in descriptor})
+    return [
+        name
+        for name in names
+        if name not in _NAMED_ANYWAY
+        and "sha" not in name
+        and len({json.dumps(descriptor.get(name)) for descriptor in descriptors}) > 1
+    ]
+
+
+def _described(cell: Mapping[str, Any], varying: Sequence[str]) -> list[str]:
+    descriptor = cell["cell"]
     partition = descriptor.get("partition")
     if isinstance(partition, Mapping):
         partition = f"s{partition.get('seed')} n{partition.get('size')}"
     benchmark = " ".join(_plain(part) for part in (descriptor.get("benchmark"), partition) if part)
     model = _plain(descriptor.get("model") or NONE)
+    extras = [
+        f"{name} {_plain(_scalar(descriptor[name]))}"
+        for name in varying
+        if descriptor.get(name) is not None
+    ]
+    if descriptor.get("example"):
+        extras = ["example"]
     control = _plain(descriptor.get("control") or NONE)
     design = descriptor.get("design", "se_sd")
     return [
-        f"{model} (example)" if descriptor.get("example") else model,
+        f"{model} ({', '.join(extras)})" if extras else model,
         benchmark or NONE,
         control if design == "se_sd" else f"{control} ({_plain(design)})",
     ]
 
 
-def _named(cell: Mapping[str, Any]) -> str:
-    return " / ".join(_described(cell["cell"]))
+def _named(cell: Mapping[str, Any], varying: Sequence[str]) -> str:
+    return " / ".join(_described(cell, varying))
 
 
 def _sentences(cell: Mapping[str, Any]) -> list[str]:

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from runs.domain.effects import CellCounts, Counts, rae
+from runs.domain.effects import CellCounts, Counts, rae, signs_disagree
+from runs.domain.estimates import Estimate
 from runs.domain.intervals import mcnemar_exact, multinomial_percentile
 from runs.domain.report import CellRecord, PairRecord, build_report, paper_example
+from tests.shared import SHARED, needs_shared
 
 ROWS: list[dict[str, Any]] = json.loads(
     Path(__file__).with_name("paper_rows.json").read_text(encoding="utf-8")
@@ -76,3 +78,27 @@ def test_worked_example_prints_its_table_row() -> None:
     assert f"{cell['aggregate_lift']:.1f}" == "21.2"
     assert f"{cell['rae']:.1f}" == "-15.9"
     assert cell["sign_disagreement"] is True
+
+
+@needs_shared
+def test_the_data_agree_with_the_reference_tables() -> None:
+    tables = json.loads((SHARED / "spec" / "paper_tables.json").read_text("utf-8"))
+    for table in (7, 8, 16, 17, 19):
+        theirs = tables[f"SF_T{table}"]["rows"]
+        ours = [row for row in ROWS if row["table"] == table]
+        assert [(r["model"], r["b"], r["c"], r["n_cond"], r["rae"]) for r in ours] == [
+            (r["model"], r["b"], r["c"], r["n" if table == 16 else "n_cond"], r["rae"])
+            for r in theirs
+        ]
+
+
+@needs_shared
+def test_sign_disagreements_of_table_3_are_those_of_table_6() -> None:
+    tables = json.loads((SHARED / "spec" / "paper_tables.json").read_text("utf-8"))
+    disagreeing: dict[str, int] = {}
+    for row in tables["SF_T3"]["rows"]:
+        signs = signs_disagree(lift=Estimate(row["agg_lift"]), effect=Estimate(row["rae"]))
+        disagreeing[row["model"]] = disagreeing.get(row["model"], 0) + bool(signs)
+    printed = {row["model"]: row["disagree"] for row in tables["SF_T6_row_counts"]["rows"]}
+    assert disagreeing == printed
+    assert sum(disagreeing.values()) == 17

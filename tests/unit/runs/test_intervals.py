@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
@@ -28,6 +29,7 @@ from runs.domain.intervals import (
     tango_z,
     task_mean_effect,
 )
+from tests.shared import SHARED, needs_shared
 
 Z = 1.959963984540054
 
@@ -393,3 +395,22 @@ def test_task_means_of_identical_tasks_keep_the_plain_interval() -> None:
 
 def test_z_is_the_normal_quantile() -> None:
     assert NormalDist().inv_cdf(0.975) == pytest.approx(Z, abs=1e-15)
+
+
+@needs_shared
+def test_reference_vectors() -> None:
+    vectors = json.loads((SHARED / "spec" / "statistics_vectors.json").read_text("utf-8"))
+    for row in vectors["tango"]["rows"]:
+        found = tango(b=row["b"], c=row["c"], n=row["n"])
+        assert (found.low, found.high) == pytest.approx((row["lo"], row["hi"]), abs=1e-12)
+    for row in vectors["paper_bootstrap"]:
+        found = multinomial_percentile(b=row["b"], c=row["c"], n=row["n"]).in_points()
+        assert (found.low, found.high) == pytest.approx((row["lo"], row["hi"]), abs=1e-9)
+        assert mcnemar_exact(b=row["b"], c=row["c"]) == pytest.approx(row["p"], rel=1e-12)
+    for row in vectors["signflip"]:
+        assert sign_flip(differences=row["S"]) == row["extreme"] / row["patterns"]
+    for row in vectors["clustered_tango"]:
+        tasks = flips(*([int(count) for count in row[key]] for key in ("r", "b", "c")))
+        found = clustered_tango(tasks=tasks)
+        assert design_effect(tasks=tasks) == pytest.approx(row["deff"], abs=1e-12)
+        assert (found.low, found.high) == pytest.approx((row["lo"], row["hi"]), abs=1e-12)

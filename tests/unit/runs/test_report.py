@@ -49,15 +49,17 @@ def pairs(
 
 
 def failed(arm: str, failure: str, *, retrieved: bool | None, other: bool = True) -> PairRecord:
-    results: dict[str, bool | None] = {"se": other, "sd": other, arm: None}
+    """A pair whose other arm passed or failed as ``other`` says."""
+    uid = f"{arm}-{failure}-{retrieved}"
     return PairRecord(
-        pair=f"{arm}-{failure}-{retrieved}",
-        task=f"{arm}-{failure}-{retrieved}",
+        pair=uid,
+        task=uid,
         replicate=0,
         retrieved=retrieved,
-        se=results["se"],
-        sd=results["sd"],
-        **{f"{arm}_failure": failure},
+        se=None if arm == "se" else other,
+        sd=None if arm == "sd" else other,
+        se_failure=failure if arm == "se" else None,
+        sd_failure=failure if arm == "sd" else None,
     )
 
 
@@ -74,7 +76,8 @@ def report_of(
 
 
 def cell_of(*records: PairRecord, **options: Any) -> dict[str, Any]:
-    return report_of(records, **options)["cells"][0]
+    found: list[dict[str, Any]] = report_of(records, **options)["cells"]
+    return found[0]
 
 
 def codes(cell: Mapping[str, Any]) -> list[str]:
@@ -301,7 +304,7 @@ def test_too_few_differing_tasks_are_said() -> None:
     cell = cell_of(*repeated([[LOST] * 3] * 4 + [[BOTH] * 3] * 10))
     assert (
         "With 4 tasks with a net result"
-        in dict((note["code"], note["text"]) for note in cell["notes"])["few_discordant"]
+        in {note["code"]: note["text"] for note in cell["notes"]}["few_discordant"]
     )
 
 
