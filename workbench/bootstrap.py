@@ -99,6 +99,7 @@ def _run(argv: Sequence[str], command: str, *, asks_help: object) -> int:
 
 def _run_django(argv: Sequence[str]) -> int:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "workbench.settings")
+    _check_data_folder()
     try:
         from django.core.management import execute_from_command_line
 
@@ -111,6 +112,16 @@ def _run_django(argv: Sequence[str]) -> int:
             f"and run the command again, or install {LOCKS / 'base.txt'} into it."
         ) from missing
     return 0
+
+
+def _check_data_folder() -> None:
+    data = Path(os.environ.get("WORKBENCH_DATA") or ROOT / "var").absolute()
+    with contextlib.suppress(OSError):
+        data.mkdir(parents=True, exist_ok=True)
+    if not os.access(data, os.W_OK | os.X_OK):
+        raise CannotPrepare(
+            f"can't write the data folder {data}; set WORKBENCH_DATA to a folder you may write."
+        )
 
 
 # --- which environment --------------------------------------------------------

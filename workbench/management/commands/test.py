@@ -6,10 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from django.core.management.base import BaseCommand
 
@@ -82,21 +82,22 @@ class Command(BaseCommand):
             "migrations": [sys.executable, "manage.py", "makemigrations", "--check", "--dry-run"],
         }
         began = time.monotonic()
-        running = {name: _start(command, quiet=True) for name, command in commands.items()}
         outcomes = []
-        for name, process in running.items():
-            output = process.communicate()[0]
-            outcomes.append(Outcome(name, process.returncode, time.monotonic() - began))
-            self.stdout.write(f"{'FAIL' if process.returncode else 'ok  '} {name}")
-            if process.returncode:
-                self.stdout.write(output)
+        with tempfile.TemporaryDirectory(prefix="workbench-check-") as data:
+            running = {name: _start(command, data=data) for name, command in commands.items()}
+            for name, process in running.items():
+                output = process.communicate()[0]
+                outcomes.append(Outcome(name, process.returncode, time.monotonic() - began))
+                self.stdout.write(f"{'FAIL' if process.returncode else 'ok  '} {name}")
+                if process.returncode:
+                    self.stdout.write(output)
         return outcomes
 
     def _tests(self, for_pytest: list[str]) -> Outcome:
         began = time.monotonic()
         parallel = ["-n", "2", "--dist", "loadgroup", "--durations", "20"]
         self.stdout.flush()
-        process = _start([sys.executable, "-m", "pytest", *parallel, *for_pytest], quiet=False)
+        process = _start([sys.executable, "-m", "pytest", *parallel, *for_pytest])
         try:
             code = process.wait()
         except KeyboardInterrupt:  # pytest got it as well and tidies up
@@ -119,8 +120,9 @@ class Command(BaseCommand):
         return 0
 
 
-def _start(command: list[str], *, quiet: bool) -> subprocess.Popen[str]:
-    environment: dict[str, Any] = dict(os.environ)
+def _start(command: list[str], *, data: str | None = None) -> subprocess.Popen[str]:
+    """Start one stage; a check gets a data folder of its own and is heard out, not shown."""
+    environment = dict(os.environ) | ({"WORKBENCH_DATA": data} if data else {})
     # The tests choose their own settings before Django reads any.
     environment.pop("DJANGO_SETTINGS_MODULE", None)
     return subprocess.Popen(
@@ -128,7 +130,7 @@ def _start(command: list[str], *, quiet: bool) -> subprocess.Popen[str]:
         cwd=bootstrap.ROOT,
         env=environment,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if quiet else None,
-        stderr=subprocess.STDOUT if quiet else None,
+        stdout=subprocess.PIPE if data else None,
+        stderr=subprocess.STDOUT if data else None,
         text=True,
     )

