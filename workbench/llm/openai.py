@@ -77,8 +77,8 @@ _FILTER_TEXT: Final = re.compile(r"moderation|content[ _](filter|policy|manageme
 _TOOLS_TEXT: Final = re.compile(r"\btools?\b|tool[ _]use|function call", re.IGNORECASE)
 _MODEL_CODES: Final = frozenset({"model_not_found", "unknown_model", "invalid_model"})
 _MODEL_TEXT: Final = re.compile(
-    r"model\b.{0,120}(does not exist|not found|is not supported|not a valid model)"
-    r"|(unknown|invalid|no such) model",
+    r"model\b.{0,120}(does not exist|not found|is not supported)"
+    r"|not a valid model|(unknown|invalid|no such) model",
     re.IGNORECASE | re.DOTALL,
 )
 _REFUSED_CODES: Final = frozenset(

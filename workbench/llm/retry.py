@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, Literal, Protocol
 
-from workbench.kernel.chat import CallFailed, ChatReply
+from workbench.kernel.chat import CallFailed, ChatReply, EndpointFault
 
 GIVE_UP: Final = "give_up"
 
@@ -32,7 +32,8 @@ class Timing:
 
     now: Callable[[], datetime] = field(default=lambda: datetime.now(UTC))
     sleep: Callable[[float], None] = time.sleep
-    random: Callable[[], float] = random.random
+    # The system's generator: forked workers must not share a sequence.
+    random: Callable[[], float] = random.SystemRandom().random
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def call_with_retries(
             maybe_billed += error.kind in MAYBE_BILLED
             spent = failures >= policy.attempts or maybe_billed >= policy.maybe_billed_attempts
             _after(error, failures, spent=spent, gate=gate, timing=timing, policy=policy)
-        except CallFailed:
+        except (CallFailed, EndpointFault):
             gate.answered()
             raise
         else:

@@ -1,0 +1,176 @@
+"""The call ledger: a row for every request, written before it is sent, completed after.
+
+A worker may die at any moment. The row it left as ``sent`` says that one request
+may have been charged for; everything that had come back is read from the ledger
+and never asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+from django.db import IntegrityError, transaction
+from django.db.models import Max
+
+from workbench.kernel.chat import CallFailed, ChatReply, ChatRequest, EndpointFault
+from workbench.llm.replay import recorded_line
+from workbench.llm.retry import (
+    MAYBE_BILLED,
+    Gate,
+    ParameterRefused,
+    RetryPolicy,
+    Timing,
+    Transient,
+    call_with_retries,
+)
+from workbench.llm.wire import reply_from, reply_json, request_json, request_sha256, storable
+from workbench.models import Call, CallState
+
+PARAMETER_REFUSED: Final = "parameter_refused"
+UNEXPECTED: Final = "unexpected"
+
+
+class Adapter(Protocol):
+    """What sends one request and retries nothing."""
+
+    def send(self, request: ChatRequest, *, without: frozenset[str] = frozenset()) -> ChatReply:
+        """Return the reply to one request, sent without the named parameters."""
+        ...
+
+
+@dataclass(frozen=True)
+class Price:
+    """Price of a million tokens, in any one currency; None is unknown."""
+
+    tokens_in: float | None = None
+    tokens_out: float | None = None
+
+    def of(self, reply: ChatReply) -> float | None:
+        """Return what ``reply`` cost, or None where tokens or prices are unknown."""
+        if self.tokens_in is None or self.tokens_out is None:
+            return None
+        if reply.tokens_in is None or reply.tokens_out is None:
+            return None
+        total = reply.tokens_in * self.tokens_in + reply.tokens_out * self.tokens_out
+        return total / 1_000_000
+
+
+@dataclass(frozen=True)
+class LedgeredModel:
+    """A ``ChatModel`` bound to one subject; whoever calls it holds that subject's lease."""
+
+    adapter: Adapter
+    subject: UUID
+    endpoint: str
+    model: str
+    gate: Gate
+    price: Price
+    timing: Timing
+    policy: RetryPolicy
+
+    def complete(self, request: ChatRequest, *, step: int) -> ChatReply:
+        """Return the reply to ``request``: the ledger's if it holds one, else a new one.
+
+        Raises:
+            CallFailed: this call failed; other calls may succeed.
+            EndpointFault: the endpoint can't serve anything now.
+            RuntimeError: called inside a transaction, which could undo the rows.
+        """
+        sha256 = request_sha256(request)
+        mine = Call.objects.filter(subject=self.subject, step=step)
+        known = mine.filter(state=CallState.COMPLETED, request_sha256=sha256).order_by("try_number")
+        if (call := known.first()) is not None:
+            return reply_from(call.reply)
+        # The lease is ours, so whoever sent these is gone.
+        orphans = mine.filter(state=CallState.SENT).update(state=CallState.ORPHANED)
+
+        def send(without: frozenset[str]) -> ChatReply:
+            return self._send(request, step=step, sha256=sha256, without=without)
+
+        return call_with_retries(
+            send,
+            gate=self.gate,
+            timing=self.timing,
+            policy=self.policy,
+            maybe_billed=min(orphans, 1),
+        )
+
+    def _send(
+        self, request: ChatRequest, *, step: int, sha256: str, without: frozenset[str]
+    ) -> ChatReply:
+        call = self._insert(request, step=step, sha256=sha256)
+        try:
+            reply = self.adapter.send(request, without=without)
+        except (Transient, CallFailed, EndpointFault) as error:
+            self._fail(call, error.kind, error.detail)
+            raise
+        except ParameterRefused as refused:
+            self._fail(call, PARAMETER_REFUSED, refused.detail)
+            raise
+        except Exception as error:
+            self._fail(call, UNEXPECTED, type(error).__name__)
+            raise
+        self._complete(call, reply)
+        return reply
+
+    def _insert(self, request: ChatRequest, *, step: int, sha256: str) -> Call:
+        """Insert the row of the next try, in a transaction that has ended on return."""
+        mine = Call.objects.filter(subject=self.subject, step=step)
+        while True:
+            last = mine.aggregate(last=Max("try_number"))["last"] or 0
+            try:
+                with transaction.atomic(durable=True):
+                    return Call.objects.create(
+                        subject=self.subject,
+                        step=step,
+                        try_number=last + 1,
+                        endpoint=self.endpoint,
+                        model=self.model,
+                        request_sha256=sha256,
+                        request=request_json(request),
+                        sent_at=self.timing.now(),
+                    )
+            except IntegrityError:
+                # A worker that lost its lease without knowing took this number.
+                if not mine.filter(try_number=last + 1).exists():
+                    raise
+
+    def _complete(self, call: Call, reply: ChatReply) -> None:
+        fields: dict[str, Any] = {
+            "reply": reply_json(reply),
+            "tokens_in": reply.tokens_in,
+            "tokens_out": reply.tokens_out,
+            "cost": self.price.of(reply),
+            "latency_s": reply.latency_s,
+            "completed_at": self.timing.now(),
+        }
+        if not self._settle(call, CallState.COMPLETED, fields):
+            # Another worker took us for dead. Its own request counts; what ours cost stays known.
+            Call.objects.filter(pk=call.pk).update(**fields)
+
+    def _fail(self, call: Call, kind: str, detail: str) -> None:
+        fields = {
+            "failure": kind,
+            "failure_detail": storable(detail),
+            "completed_at": self.timing.now(),
+        }
+        self._settle(call, CallState.FAILED, fields)
+
+    def _settle(self, call: Call, state: CallState, fields: Mapping[str, Any]) -> bool:
+        in_flight = Call.objects.filter(pk=call.pk, state=CallState.SENT)
+        return in_flight.update(state=state, **fields) == 1
+
+
+def maybe_billed(call: Call) -> bool:
+    """Tell whether the endpoint may have charged for a call that brought no reply."""
+    return call.state in (CallState.SENT, CallState.ORPHANED) or call.failure in MAYBE_BILLED
+
+
+def recording_of(subjects: Iterable[UUID]) -> Iterator[str]:
+    """Yield the completed calls of ``subjects`` as lines that ``replay:`` can play back."""
+    calls = Call.objects.filter(subject__in=list(subjects), state=CallState.COMPLETED)
+    for call in calls.order_by("subject", "step", "try_number").iterator():
+        yield recorded_line(request_sha256=call.request_sha256, reply=call.reply)
