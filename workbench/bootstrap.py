@@ -311,12 +311,12 @@ def _install_packages(venv: Path, locks: Sequence[str]) -> None:
     if not uv.exists():
         lock = ["--require-hashes", "--no-deps", "--only-binary=:all:", "-r", str(LOCKS / "uv.txt")]
         _step("fetching the installer uv (18 MB)", [*pip, "--retries=2", *lock], _pip_env())
-    failure: str | None = "uv could not be had"
+    failure: str | None = "uv could not be fetched"
     if uv.exists():
         command = [str(uv), "pip", "install", "-q", "--no-build", "--python", python, *options]
         failure = _step(what, command, _uv_env(python))
     if failure and "No space left" not in failure:
-        _say(f"  uv failed ({failure.splitlines()[-1].strip()}); pip does it, in 2 to 4 minutes.")
+        _say(f"    {failure.splitlines()[-1].strip()}: pip does it, in 1 to 4 minutes")
         failure = _step(what, [*pip, "--only-binary=:all:", *options], _pip_env())
     if failure:
         raise CannotPrepare(
