@@ -266,8 +266,9 @@ def _values_cut_by_a_comment(
 # --- Recovery --------------------------------------------------------------------------------
 
 _KEY_LINE = re.compile(r"([A-Za-z_][\w.-]*)[ \t]*:[ \t]+(\S.*)")
-# A value that starts with one of these was meant as something other than plain text.
-_NOT_PLAIN = ('"', "'", "|", ">", "#")
+# A value that starts with one of these was meant as something other than plain
+# text; so was a list or mapping that is never closed.
+_NOT_PLAIN = re.compile(r"""["'|>#]|\[[^]]*$|\{[^}]*$""")
 
 
 def _quote_broken_entries(text: str, first_line: int) -> tuple[str, list[Problem]]:
@@ -287,13 +288,13 @@ def _quote_broken_entries(text: str, first_line: int) -> tuple[str, list[Problem
             repaired.extend(entry)
             continue
         key_line = _KEY_LINE.fullmatch(entry[0])
-        if key_line is None or key_line[2].startswith(_NOT_PLAIN):
-            raise _syntax_defect(error, line)
-        if any(_KEY_LINE.fullmatch(more.strip()) for more in entry[1:]):
-            raise _syntax_defect(error, line)  # a wrapped text, or a key indented by mistake?
+        if key_line is None or any(_KEY_LINE.fullmatch(more.strip()) for more in entry[1:]):
+            raise _syntax_defect(error, line)  # wrapped text, or a key indented by mistake?
         key = key_line[1]
-        value = " ".join([key_line[2], *entry[1:]])
-        quoted = " ".join(value.split()).replace("'", "''")
+        value = " ".join(" ".join([key_line[2], *entry[1:]]).split())
+        if _NOT_PLAIN.match(value):
+            raise _syntax_defect(error, line)
+        quoted = value.replace("'", "''")
         repaired.extend([f"{key}: '{quoted}'", *[""] * (len(entry) - 1)])
         problems.append(
             Problem(

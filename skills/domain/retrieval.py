@@ -125,7 +125,6 @@ class Bm25:
         _refuse_repeated_ids(self._documents)
         self._pad_zero_hits = pad_zero_hits
         corpus = [tokenise(document.text) for document in self._documents]
-        self._words = [frozenset(words) for words in corpus]
         # rank-bm25 divides by the mean length, so texts without a word have no index.
         self._index = _VARIANTS[variant](corpus) if any(corpus) else None
 
@@ -142,27 +141,28 @@ class Bm25:
         """
         if k < 1:
             raise ValueError(f"k must be at least 1, not {k}")
-        wanted = tokenise(query)
-        asked = frozenset(wanted)
         candidates = [
             (score, document.id)
-            for document, words, score in zip(
-                self._documents, self._words, self._scores(wanted), strict=True
+            for document, (score, shares_a_word) in zip(
+                self._documents, self._compare(tokenise(query)), strict=True
             )
-            if (not types or document.type in types)
-            and (self._pad_zero_hits or not words.isdisjoint(asked))
+            if (not types or document.type in types) and (shares_a_word or self._pad_zero_hits)
         ]
         best = sorted(candidates, key=lambda candidate: (-candidate[0], candidate[1]))[:k]
         return tuple(
             Hit(id=id, score=score, rank=rank) for rank, (score, id) in enumerate(best, start=1)
         )
 
-    def _scores(self, words: list[str]) -> list[float]:
+    def _compare(self, query: list[str]) -> list[tuple[float, bool]]:
+        """Return for each document its score and whether it shares a word with ``query``."""
         if self._index is None:
-            return [0.0] * len(self._documents)
-        # Adding zero turns a rounded -0.0 into 0.0.
+            return [(0.0, False)] * len(self._documents)
+        asked = set(query)
+        scores = self._index.get_scores(query)
         return [
-            round(float(score), SCORE_DECIMALS) + 0.0 for score in self._index.get_scores(words)
+            # Adding zero turns a rounded -0.0 into 0.0.
+            (round(float(score), SCORE_DECIMALS) + 0.0, not words.keys().isdisjoint(asked))
+            for score, words in zip(scores, self._index.doc_freqs, strict=True)
         ]
 
 

@@ -92,7 +92,8 @@ def parse_arguments(raw: Any) -> SearchArguments | InvalidArguments:
         return InvalidArguments(ArgumentFault.NOT_OBJECT)
 
     query: Any = raw.get("query")
-    types: Any = raw.get("types") or ()
+    types: Any = raw.get("types")
+    types = [] if types is None else types
     if fault := _query_fault(query) or _types_fault(types):
         return InvalidArguments(fault)
     return SearchArguments(query=query, types=tuple(dict.fromkeys(types)) or None)

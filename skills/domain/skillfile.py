@@ -278,6 +278,14 @@ class _PlainDumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True  # what parse_skill refuses must not be written
 
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        # Outside double quotes PyYAML writes some line breaks that it then reads as spaces.
+        style = None if text.isprintable() else '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_PlainDumper.add_representer(str, _PlainDumper.represent_text)
+
 
 def render_skill(
     *,
@@ -336,7 +344,7 @@ def load_library(roots: Iterable[str | os.PathLike[str]]) -> LoadedLibrary:
     ``roots`` doesn't change the result.
     """
     invalid: list[InvalidSkill] = []
-    files = list(_files_below(roots, invalid))
+    files = list(_files_below({_resolved(root) for root in roots}, invalid))
     skill_files = {file: _resolved(file) for file in files if _is_skill_file(file)}
     companions = _companions(files, skill_files)
 
@@ -356,16 +364,13 @@ def load_library(roots: Iterable[str | os.PathLike[str]]) -> LoadedLibrary:
     )
 
 
-def _files_below(
-    roots: Iterable[str | os.PathLike[str]], invalid: list[InvalidSkill]
-) -> Iterator[Path]:
+def _files_below(roots: set[Path], invalid: list[InvalidSkill]) -> Iterator[Path]:
     """Yield every file below ``roots``; what can't be reached goes to ``invalid``.
 
     Each folder is entered once, by its resolved path, so loops of links end.
     """
     entered = set()
-    # Resolved and in reverse order: the outermost folder is popped first.
-    pending = sorted({_resolved(root) for root in roots}, reverse=True)
+    pending = sorted(roots, reverse=True)  # the last is popped first: outer before inner
     while pending:
         path = pending.pop()
         try:
@@ -373,11 +378,14 @@ def _files_below(
                 if (resolved := _resolved(path)) not in entered:
                     entered.add(resolved)
                     pending.extend(sorted(path.iterdir(), reverse=True))
-            elif path.exists():
-                yield path
-            else:
+            elif not path.exists():
                 reason = "the link leads nowhere" if path.is_symlink() else "it doesn't exist"
                 invalid.append(InvalidSkill(_shown(path), None, reason, "Correct the path."))
+            elif path in roots and not _is_skill_file(path):
+                reason = "it is neither a folder nor a SKILL.md"
+                invalid.append(InvalidSkill(_shown(path), None, reason, "Name a folder of skills."))
+            else:
+                yield path
         except OSError as error:
             invalid.append(_unreadable(path, error))
 
