@@ -378,6 +378,7 @@ def _step(what: str, command: Sequence[str], env: Mapping[str, str] | None = Non
             stdout=output,
             stderr=subprocess.STDOUT,
             env=os.environ | (env or {}),
+            close_fds=False,
         ) as process:
             while process.returncode is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -397,6 +398,8 @@ def _file_lock(path: Path) -> Iterator[None]:
     import fcntl
 
     with open(path, "w") as file:
+        # An installer that outlives a killed manage.py holds the lock to its end.
+        os.set_inheritable(file.fileno(), True)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
