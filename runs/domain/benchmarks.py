@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runs.domain import fields
-from runs.domain.checkers import check_program, code_checker
+from runs.domain.checkers import check_program, code_checker, judged_by_test
 from runs.domain.fields import BadField
 from runs.domain.tasks import CodeMode, Kind, TaskSpec
 from runs.domain.values import encode
@@ -133,7 +133,7 @@ def read_math500(row: Row) -> TaskSpec:
 
 def _asserts(entry: str, prelude: str, test: str) -> dict[str, Any]:
     return code_checker(
-        mode=CodeMode.ASSERTS, entry=entry, prelude=prelude, judged_by={"test": test}
+        mode=CodeMode.ASSERTS, entry=entry, prelude=prelude, judged_by=judged_by_test(test)
     )
 
 

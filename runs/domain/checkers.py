@@ -7,15 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from runs.domain import fields
+from runs.domain.checking import COMPARATORS, DEFAULT_ABS_TOL
 from runs.domain.fields import BadField
 from runs.domain.tasks import CodeMode, Kind
 from runs.domain.values import decode
 
 DEFAULT_TIMEOUT_S = 10
 MAX_TIMEOUT_S = 60
-# Floats that differ by no more are equal wherever values are compared.
-DEFAULT_ATOL = 1e-6
-COMPARATORS = ("exact", "python_eq")
 
 _AT = "checker."
 
@@ -63,6 +61,11 @@ def code_checker(
         "timeout_s": timeout_s,
         **judged_by,
     }
+
+
+def judged_by_test(test: str) -> dict[str, Any]:
+    """Return the fields of ``asserts``: an assert statement compares as Python's == does."""
+    return {"test": test, "comparator": "python_eq"}
 
 
 def check_program(*, entry: str, prelude: str, reference: str | None) -> None:
@@ -115,14 +118,14 @@ def _inputs(row: Mapping[str, Any]) -> dict[str, Any]:
     inputs = fields.listed(row, "inputs", where=_AT)
     for index, args in enumerate(inputs):
         _check_args(args, field=f"{_AT}inputs[{index}]")
-    atol = fields.number(row, "atol", where=_AT, least=0, default=DEFAULT_ATOL)
+    atol = fields.number(row, "atol", where=_AT, least=0, default=DEFAULT_ABS_TOL)
     return {"inputs": inputs, "atol": atol, "comparator": _comparator(row)}
 
 
 def _asserts(row: Mapping[str, Any]) -> dict[str, Any]:
     test = fields.text(row, "test", where=_AT)
     fields.parsed(test, field=_AT + "test")
-    return {"test": test}
+    return judged_by_test(test)
 
 
 def _check_args(args: Any, *, field: str) -> None:
@@ -134,7 +137,7 @@ def _check_args(args: Any, *, field: str) -> None:
 
 
 def _comparator(row: Mapping[str, Any]) -> str:
-    return fields.chosen(row, "comparator", where=_AT, among=COMPARATORS, default="exact")
+    return fields.chosen(row, "comparator", where=_AT, among=tuple(COMPARATORS), default="exact")
 
 
 _MODES: Mapping[CodeMode, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
