@@ -389,7 +389,11 @@ def _step(what: str, command: Sequence[str], env: Mapping[str, str] | None = Non
             _say(f"    done in {time.monotonic() - began:.1f} s")
             return None
         output.seek(0)
-        lines = output.read().decode(errors="replace").strip().splitlines()
+        lines = [
+            line
+            for line in output.read().decode(errors="replace").strip().splitlines()
+            if not line.startswith(("Ignoring ", "WARNING: Retrying"))
+        ]
         return "\n".join(lines[-15:]) or f"exit code {process.returncode}"
 
 
