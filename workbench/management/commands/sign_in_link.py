@@ -43,9 +43,7 @@ class Command(BaseCommand):
             raise CommandError("--hours must be more than 0")
         now = timezone.now()
         user = self._user(options["user"], options["role"])
-        token = create_sign_in_link(
-            user=user, now=now, lifetime=timedelta(hours=options["hours"])
-        )
+        token = create_sign_in_link(user=user, now=now, lifetime=timedelta(hours=options["hours"]))
         path = reverse("sign-in-link", kwargs={"token": token})
         self.stdout.write(options["base_url"].rstrip("/") + path)
 

@@ -1,0 +1,29 @@
+"""Addresses of experiments, cells, pairs, and of skills with what came of them."""
+
+from django.urls import path, re_path
+
+from runs.views import cells, experiments, pairs, skills
+
+urlpatterns = [
+    path("experiments/", experiments.experiments, name="experiments"),
+    path("experiments/<slug:slug>/", experiments.experiment, name="experiment"),
+    path("experiments/<slug:slug>/progress/", experiments.progress, name="experiment-progress"),
+    path("experiments/<slug:slug>/pause/", experiments.pause, name="experiment-pause"),
+    path("experiments/<slug:slug>/resume/", experiments.resume, name="experiment-resume"),
+    path("experiments/<slug:slug>/cancel/", experiments.cancel, name="experiment-cancel"),
+    path("experiments/<slug:slug>/retry/", experiments.retry, name="experiment-retry"),
+    re_path(
+        r"^experiments/(?P<slug>[-a-zA-Z0-9_]+)/report\.(?P<format>json|csv|md)$",
+        experiments.report,
+        name="experiment-report",
+    ),
+    re_path(
+        r"^experiments/(?P<slug>[-a-zA-Z0-9_]+)/cells/(?P<sha12>[0-9a-f]{12})/$",
+        cells.cell,
+        name="cell",
+    ),
+    path("pairs/<uuid:uid>/", pairs.pair, name="pair"),
+    path("pairs/<uuid:uid>/text/<slug:part>/", pairs.pair_text, name="pair-text"),
+    path("skills/", skills.skills, name="skills"),
+    path("skills/<str:slug>/", skills.skill, name="skill"),
+]

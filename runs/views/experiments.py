@@ -1,0 +1,367 @@
+"""The list of experiments, one experiment's page, its progress, its buttons and downloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Count, Q
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from runs.domain.render import csv_text, markdown
+from runs.domain.report import TERMS
+from runs.models import Experiment, Outcome
+from runs.selectors import ExperimentMissing, experiment_by_slug
+from runs.services import lifecycle
+from runs.services.reporting import DEMONSTRATION, report_of
+from runs.views.figures import COLUMNS, HEADS, UNITS, CellView, cell_views
+from runs.views.live import Actions, ProgressView, actions_of, progress_view
+from workbench.kernel.pages import render_page, utc
+from workbench.kernel.roles import unblinded_only
+
+PAGE_SIZE = 50
+LONGEST_REASON = 500
+_DOWNLOADS = (("JSON", "json"), ("CSV", "csv"), ("Markdown", "md"))
+
+
+@dataclass(frozen=True)
+class ExperimentRow:
+    """One line of the list."""
+
+    slug: str
+    status: str
+    cells: int
+    pairs_done: int
+    pairs_total: int
+    created: str
+    ended: str
+    url: str
+
+
+@dataclass(frozen=True)
+class ExperimentsPage:
+    """The list of experiments, newest first."""
+
+    rows: tuple[ExperimentRow, ...]
+    older_url: str
+    first_page: bool
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column's head: its words, unit, meaning, and the link that sorts by it."""
+
+    key: str
+    label: str
+    unit: str
+    meaning: str
+    sort_url: str
+    direction: str
+
+
+@dataclass(frozen=True)
+class Download:
+    """The report in one format."""
+
+    label: str
+    url: str
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Of ``cells`` cells with at least ``threshold`` pairs, how many have opposite signs."""
+
+    threshold: int
+    disagreeing: int
+    cells: int
+
+
+@dataclass(frozen=True)
+class ExperimentPage:
+    """One experiment: state, what it says, what can be done."""
+
+    slug: str
+    uid: str
+    created: str
+    started: str
+    ended: str
+    progress: ProgressView
+    actions: Actions
+    notices: tuple[str, ...]
+    demonstration: bool
+    columns: tuple[Column, ...]
+    cells: tuple[CellView, ...]
+    disagreements: tuple[Disagreement, ...]
+    flips: int
+    caveat: str
+    preset: str
+    failure_policy: str
+    report_sha256: str
+    downloads: tuple[Download, ...]
+
+
+@dataclass(frozen=True)
+class ProgressFragment:
+    """The part of a page that is fetched again while an experiment runs."""
+
+    progress: ProgressView
+
+
+def experiment_or_404(slug: str) -> Experiment:
+    """Return the experiment of ``slug``.
+
+    Raises:
+        Http404: there is none.
+    """
+    try:
+        return experiment_by_slug(slug)
+    except ExperimentMissing as error:
+        raise Http404 from error
+
+
+# --- list -----------------------------------------------------------------------
+
+
+@require_safe
+@unblinded_only
+def experiments(request: HttpRequest) -> HttpResponse:
+    """Show the experiments, newest first, ``PAGE_SIZE`` a page."""
+    found = Experiment.objects.order_by("-created_at", "-pk")
+    before = request.GET.get("before", "")
+    if before:
+        last = experiment_or_404(before)
+        found = found.filter(
+            Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, pk__lt=last.pk)
+        )
+    page = list(
+        found.annotate(
+            n_cells=Count("cells", distinct=True), n_pairs=Count("cells__pairs", distinct=True)
+        )[: PAGE_SIZE + 1]
+    )
+    shown, more = page[:PAGE_SIZE], page[PAGE_SIZE:]
+    done = dict(
+        Outcome.objects.filter(pair__cell__experiment__in=shown)
+        .values_list("pair__cell__experiment")
+        .annotate(n=Count("pair", distinct=True))
+    )
+    older = f"{reverse('experiments')}?before={shown[-1].slug}" if more else ""
+    rows = tuple(
+        ExperimentRow(
+            slug=experiment.slug,
+            status=experiment.status,
+            cells=experiment.n_cells,
+            pairs_done=done.get(experiment.pk, 0),
+            pairs_total=experiment.n_pairs,
+            created=utc(experiment.created_at),
+            ended=utc(experiment.ended_at),
+            url=reverse("experiment", kwargs={"slug": experiment.slug}),
+        )
+        for experiment in shown
+    )
+    return render_page(
+        request, "runs/experiments.html", ExperimentsPage(rows, older, first_page=not before)
+    )
+
+
+# --- one experiment -------------------------------------------------------------
+
+
+@require_safe
+@unblinded_only
+def experiment(request: HttpRequest, slug: str) -> HttpResponse:
+    """Show one experiment; ``?sort=rae`` or ``?sort=-rae`` orders its cells."""
+    found = experiment_or_404(slug)
+    report = report_of(found)
+    sort = request.GET.get("sort", "")
+    key = sort.removeprefix("-")
+    if key and key not in COLUMNS:
+        raise Http404
+    report = {**report, "cells": _sorted(report["cells"], key, descending=sort.startswith("-"))}
+    progress = progress_view(found, now=timezone.now())
+    return render_page(
+        request,
+        "runs/experiment.html",
+        ExperimentPage(
+            slug=found.slug,
+            uid=str(found.uid),
+            created=utc(found.created_at),
+            started=utc(found.started_at),
+            ended=utc(found.ended_at),
+            progress=progress,
+            actions=actions_of(found, progress),
+            notices=other_notices(report),
+            demonstration=is_demonstration(report),
+            columns=tuple(_column(slug, name, sort) for name in COLUMNS),
+            cells=cell_views(slug, report),
+            disagreements=tuple(
+                Disagreement(**row) for row in report["sign_disagreements"] if row["cells"]
+            ),
+            flips=len(report["harmful_flips"]),
+            caveat=report["caveat"],
+            preset=report["preset"],
+            failure_policy=report["failure_policy"],
+            report_sha256=report["report_sha256"],
+            downloads=downloads(slug),
+        ),
+    )
+
+
+def is_demonstration(report: Mapping[str, Any]) -> bool:
+    """Return whether the figures come from the demonstration model."""
+    return DEMONSTRATION in report["notices"]
+
+
+def other_notices(report: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the report's notices but the one that has a banner of its own."""
+    return tuple(notice for notice in report["notices"] if notice != DEMONSTRATION)
+
+
+def downloads(slug: str) -> tuple[Download, ...]:
+    """Return where the report of ``slug`` can be had, by format."""
+    return tuple(
+        Download(label, reverse("experiment-report", kwargs={"slug": slug, "format": extension}))
+        for label, extension in _DOWNLOADS
+    )
+
+
+def _column(slug: str, key: str, sort: str) -> Column:
+    direction = {key: "ascending", f"-{key}": "descending"}.get(sort, "")
+    target = f"-{key}" if direction == "ascending" else key
+    return Column(
+        key=key,
+        label=HEADS[key],
+        unit=UNITS[key],
+        meaning=TERMS[key],
+        sort_url=f"{reverse('experiment', kwargs={'slug': slug})}?sort={target}#cells",
+        direction=direction,
+    )
+
+
+def _sorted(
+    cells: list[Mapping[str, Any]], key: str, *, descending: bool
+) -> list[Mapping[str, Any]]:
+    """Return the cells by one figure; those without it come last either way."""
+    if not key:
+        return cells
+
+    def value(cell: Mapping[str, Any]) -> float:
+        found = cell[key]
+        return float(found["low"] if isinstance(found, Mapping) else found)
+
+    known = sorted((cell for cell in cells if cell[key] is not None), key=value, reverse=descending)
+    return known + [cell for cell in cells if cell[key] is None]
+
+
+@require_safe
+@unblinded_only
+def progress(request: HttpRequest, slug: str) -> HttpResponse:
+    """Return the progress alone; once the experiment stops the whole page is asked for again."""
+    found = experiment_or_404(slug)
+    shown = progress_view(found, now=timezone.now())
+    response = render_page(request, "runs/_progress.html", ProgressFragment(shown))
+    if not shown.live:
+        response["HX-Refresh"] = "true"
+    return response
+
+
+# --- buttons --------------------------------------------------------------------
+
+
+@require_POST
+@unblinded_only
+def pause(request: HttpRequest, slug: str) -> HttpResponse:
+    """Pause the experiment."""
+    found = experiment_or_404(slug)
+    reason = f"paused by {request.user.get_username()}"
+    return _done(
+        request,
+        found,
+        lambda: lifecycle.pause(
+            experiment=found, reason=reason, actor=request.user, at=timezone.now()
+        ),
+        "Paused. Runs that are under way still finish.",
+    )
+
+
+@require_POST
+@unblinded_only
+def resume(request: HttpRequest, slug: str) -> HttpResponse:
+    """Resume the experiment."""
+    found = experiment_or_404(slug)
+    return _done(
+        request,
+        found,
+        lambda: lifecycle.resume(experiment=found, actor=request.user, at=timezone.now()),
+        "Resumed.",
+    )
+
+
+@require_POST
+@unblinded_only
+def cancel(request: HttpRequest, slug: str) -> HttpResponse:
+    """Cancel the experiment; a reason is required, since it can't be undone."""
+    found = experiment_or_404(slug)
+    reason = request.POST.get("reason", "").strip()[:LONGEST_REASON]
+    if not reason:
+        messages.error(request, "Not cancelled: say why, for those who find it later.")
+        return redirect("experiment", slug=slug)
+    return _done(
+        request,
+        found,
+        lambda: lifecycle.cancel(
+            experiment=found, reason=reason, actor=request.user, at=timezone.now()
+        ),
+        "Cancelled. What was recorded stays.",
+    )
+
+
+@require_POST
+@unblinded_only
+def retry(request: HttpRequest, slug: str) -> HttpResponse:
+    """Give the experiment's dead executions new tries."""
+    found = experiment_or_404(slug)
+    return _done(
+        request,
+        found,
+        lambda: lifecycle.retry_failed(experiment=found, actor=request.user, at=timezone.now()),
+        "The failed runs will be tried again.",
+    )
+
+
+def _done(
+    request: HttpRequest, found: Experiment, act: Callable[[], object], said: str
+) -> HttpResponse:
+    try:
+        act()
+    except lifecycle.WrongStatus as error:
+        messages.error(request, f"Nothing was changed: {error}.")
+    else:
+        messages.success(request, said)
+    return redirect("experiment", slug=found.slug)
+
+
+# --- downloads ------------------------------------------------------------------
+
+
+@require_safe
+@unblinded_only
+def report(request: HttpRequest, slug: str, format: str) -> HttpResponse:
+    """Return the report as a file."""
+    data = report_of(experiment_or_404(slug))
+    if format == "json":
+        response: HttpResponse = JsonResponse(
+            data, json_dumps_params={"indent": 2, "ensure_ascii": False}
+        )
+    elif format == "csv":
+        response = HttpResponse(csv_text(data), content_type="text/csv; charset=utf-8")
+    else:
+        response = HttpResponse(markdown(data), content_type="text/markdown; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="{slug}-report.{format}"'
+    response["Cache-Control"] = "no-store"
+    return response

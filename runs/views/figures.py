@@ -1,0 +1,334 @@
+"""A report's figures as pages show them: text, reason, sign, and where to look further."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.urls import reverse
+
+from runs.domain.effects import Transition
+from runs.domain.render import interval, p_value, percent, points
+from runs.domain.report import LABELS, NOT_REPORTABLE, TERMS, NotReportable, reason_text
+
+NOT_ENOUGH = "not enough evidence"
+# Half the width of a strip; zero is in its middle.
+_HALF = 100.0
+_MINUS = str.maketrans("-", "−")
+
+WORDS: Mapping[str, str] = {
+    Transition.BOTH_PASS: "both pass",
+    Transition.HELPFUL: "won",
+    Transition.HARMFUL: "lost",
+    Transition.BOTH_FAIL: "both fail",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure: its text, or a dash and the reason why there is none.
+
+    Attributes:
+        sense: ``won`` or ``lost`` where it shows an effect whose interval leaves 0 out.
+    """
+
+    key: str
+    label: str
+    text: str
+    meaning: str
+    reason: str = ""
+    sense: str = ""
+
+
+@dataclass(frozen=True)
+class Strip:
+    """An interval drawn on an axis that is symmetric about 0; positions of 0 to 200."""
+
+    low: float
+    high: float
+    value: float
+    sense: str
+    limit: int
+
+
+@dataclass(frozen=True)
+class Quadrant:
+    """One of the four ways a pair can come out."""
+
+    letter: str
+    transition: str
+    word: str
+    meaning: str
+    count: int
+    url: str
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The pairs of one group by outcome: SE in rows, SD in columns."""
+
+    key: str
+    title: str
+    n: int
+    both_pass: Quadrant
+    won: Quadrant
+    lost: Quadrant
+    both_fail: Quadrant
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something a reader of the figures must know; ``code`` says which rule fired."""
+
+    code: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CellView:
+    """Everything a page says of one cell of a report."""
+
+    anchor: str
+    model: str
+    benchmark: str
+    partition: str
+    control: str
+    design: str
+    url: str
+    headline: str
+    complete: bool
+    enough: bool
+    remark: str
+    sense: str
+    figures: tuple[Figure, ...]
+    rae: Figure
+    rae_interval: Figure
+    lift: Figure
+    lift_interval: Figure
+    strip: Strip | None
+    lift_strip: Strip | None
+    retrieved: Matrix
+    everything: Matrix
+    parts: tuple[Figure, ...]
+    missing: tuple[Figure, ...]
+    notes: tuple[Note, ...]
+    n_pairs: int
+    n_censored: int
+    n_planned: int
+
+    @property
+    def name(self) -> str:
+        """The cell in one line."""
+        return " · ".join(part for part in (self.model, self.benchmark, self.control) if part)
+
+
+# What each column of the cells table shows, in order; the interval stands with its RAE.
+COLUMNS = (
+    "n_pairs",
+    "n_cond",
+    "coverage",
+    "se_accuracy",
+    "sd_accuracy",
+    "aggregate_lift",
+    "oae",
+    "rae",
+    "rae_ci",
+    "b",
+    "c",
+    "mcnemar_p",
+    "sign_disagreement",
+)
+UNITS: Mapping[str, str] = {
+    "n_pairs": "count",
+    "n_cond": "count",
+    "coverage": "%",
+    "se_accuracy": "%",
+    "sd_accuracy": "%",
+    "aggregate_lift": "points",
+    "selection_gap": "points",
+    "oae": "points",
+    "rae": "points",
+    "rae_ci": "points",
+    "b": "count",
+    "c": "count",
+    "mcnemar_p": "exact, two-sided",
+    "sign_disagreement": "lift, RAE",
+    "skipped_effect": "points",
+}
+HEADS: Mapping[str, str] = {
+    **LABELS,
+    "n_pairs": "Pairs",
+    "n_cond": "Skill returned",
+    "coverage": "Coverage",
+    "se_accuracy": "With skills",
+    "sd_accuracy": "Without",
+    "aggregate_lift": "Lift",
+    "selection_gap": "Selection gap",
+    "b": "Won",
+    "c": "Lost",
+    "sign_disagreement": "Signs disagree",
+    "skipped_effect": "Skipped effect",
+}
+_EFFECTS = ("aggregate_lift", "selection_gap", "oae", "rae", "skipped_effect")
+
+
+def cell_views(slug: str, report: Mapping[str, Any]) -> tuple[CellView, ...]:
+    """Return the report's cells; their strips share one axis so that they can be compared."""
+    limit = _axis([cell["rae_ci"] for cell in report["cells"]])
+    return tuple(cell_view(slug, cell, limit=limit) for cell in report["cells"])
+
+
+def cell_view(slug: str, cell: Mapping[str, Any], *, limit: int | None = None) -> CellView:
+    """Return one cell of a report for a page; an empty ``slug`` gives no links."""
+    about = cell["cell"]
+    sha12 = about.get("sha12", "example")
+    url = (
+        reverse("cell", kwargs={"slug": slug, "sha12": sha12}) if slug and "sha12" in about else ""
+    )
+    enough = cell["not_reportable"] != NotReportable.FEW_RETRIEVED
+    remark = "" if cell["reportable"] else NOT_REPORTABLE[NotReportable(cell["not_reportable"])]
+    sense = sense_of(cell["rae_ci"]) if enough else ""
+    figures = {key: figure(cell, key) for key in (*COLUMNS, "selection_gap", "skipped_effect")}
+    limit = limit or _axis([cell["rae_ci"], cell["aggregate_lift_ci"]])
+    return CellView(
+        anchor=f"cell-{sha12}",
+        model=str(about.get("model", "")),
+        benchmark=str(about.get("benchmark", "")),
+        partition=_partition(about.get("partition")),
+        control=str(about.get("control") or ""),
+        design=str(about.get("design", "se_sd")),
+        url=url,
+        headline=cell["headline"],
+        complete=cell["complete"],
+        enough=enough,
+        remark=remark,
+        sense=sense,
+        figures=tuple(figures[key] for key in COLUMNS),
+        rae=figures["rae"],
+        rae_interval=figures["rae_ci"],
+        lift=figures["aggregate_lift"],
+        lift_interval=figure(cell, "aggregate_lift_ci"),
+        strip=_strip(cell["rae"], cell["rae_ci"], limit, sense),
+        lift_strip=_strip(
+            cell["aggregate_lift"],
+            cell["aggregate_lift_ci"],
+            limit,
+            sense_of(cell["aggregate_lift_ci"]),
+        ),
+        retrieved=_matrix(cell, "retrieved", "Pairs where a skill was returned", "", url),
+        everything=_matrix(cell, "all", "All pairs", "all_", url),
+        parts=_parts(cell, figures),
+        missing=tuple(item for item in figures.values() if item.reason),
+        notes=tuple(Note(note["code"], note["text"]) for note in cell["notes"]),
+        n_pairs=cell["n_pairs"],
+        n_censored=cell["n_censored"],
+        n_planned=cell["n_planned"],
+    )
+
+
+def figure(cell: Mapping[str, Any], key: str) -> Figure:
+    """Return the figure ``key`` of a report cell."""
+    value = cell[key]
+    code = cell["undefined"].get(key)
+    sense = sense_of(cell.get(f"{key}_ci")) if key in _EFFECTS else ""
+    return Figure(
+        key=key,
+        label=HEADS.get(key, key.replace("_", " ")),
+        text=_text(key, value),
+        meaning=TERMS.get(key, ""),
+        reason=reason_text(code) if code else "",
+        sense=sense,
+    )
+
+
+def sense_of(ci: Mapping[str, Any] | None) -> str:
+    """Return ``won`` or ``lost`` when an interval leaves 0 out, else an empty text."""
+    if ci is None:
+        return ""
+    return "won" if ci["low"] > 0 else "lost" if ci["high"] < 0 else ""
+
+
+def _text(key: str, value: Any) -> str:
+    if key.endswith("_ci"):
+        return interval(value).translate(_MINUS)
+    if key in _EFFECTS or key.endswith("_part"):
+        return points(value).translate(_MINUS)
+    if key in ("coverage", "se_accuracy", "sd_accuracy"):
+        return percent(value)
+    if key == "mcnemar_p":
+        return p_value(value)
+    if key == "sign_disagreement":
+        return "–" if value is None else "yes" if value else "no"
+    return str(value)
+
+
+def _parts(cell: Mapping[str, Any], figures: Mapping[str, Figure]) -> tuple[Figure, ...]:
+    """Return OAE and what it is made of."""
+    parts = cell["decomposition"]
+    if parts is None:
+        return ()
+    shown = [
+        ("retrieved_part", "from pairs where a skill was returned"),
+        ("skipped_part", "from pairs where none was"),
+        ("unknown_part", "from pairs where that is unknown"),
+    ]
+    return (
+        figures["oae"],
+        *(
+            Figure(key, label, _text(key, parts[key]), TERMS["decomposition"])
+            for key, label in shown
+            if parts[key] is not None
+        ),
+    )
+
+
+def _matrix(cell: Mapping[str, Any], key: str, title: str, prefix: str, url: str) -> Matrix:
+    def quadrant(transition: Transition) -> Quadrant:
+        query = {"transition": transition.value}
+        if key == "retrieved":
+            query["retrieved"] = "true"
+        return Quadrant(
+            letter=transition.letter,
+            transition=transition.value,
+            word=WORDS[transition],
+            meaning=TERMS[transition.letter],
+            count=cell[prefix + transition.letter],
+            url=f"{url}?{urlencode(query)}#pairs" if url else "",
+        )
+
+    return Matrix(
+        key=key,
+        title=title,
+        n=sum(cell[prefix + letter] for letter in "abcd"),
+        both_pass=quadrant(Transition.BOTH_PASS),
+        won=quadrant(Transition.HELPFUL),
+        lost=quadrant(Transition.HARMFUL),
+        both_fail=quadrant(Transition.BOTH_FAIL),
+    )
+
+
+def _partition(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{value.get('size')} tasks, seed {value.get('seed')}"
+    return str(value or "")
+
+
+def _axis(intervals: Sequence[Mapping[str, Any] | None]) -> int:
+    """Return the end of an axis that holds every interval: a round number of points."""
+    ends = [abs(ci[end]) for ci in intervals if ci for end in ("low", "high")]
+    return min(100, max(20, 10 * math.ceil(max(ends, default=0) / 10)))
+
+
+def _strip(
+    value: float | None, ci: Mapping[str, Any] | None, limit: int, sense: str
+) -> Strip | None:
+    if value is None or ci is None:
+        return None
+
+    def place(points: float) -> float:
+        return round(_HALF + max(-limit, min(limit, points)) / limit * _HALF, 1)
+
+    return Strip(place(ci["low"]), place(ci["high"]), place(value), sense, limit)

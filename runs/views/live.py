@@ -1,0 +1,154 @@
+"""An experiment's state as pages show it: progress, why it stopped, and what can be done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.urls import reverse
+
+from runs.models import Experiment, ExperimentStatus, Failure
+from runs.services.progress import Progress, progress_of
+
+FAILURES = {
+    Failure.CALL.value: "a model call failed",
+    Failure.HOST.value: "the host or the sandbox failed",
+    Failure.CONTAMINATED.value: "a run without skills got one",
+}
+_NEXT = {
+    ExperimentStatus.PLANNED: "It waits to be started, with the command below.",
+    ExperimentStatus.RUNNING: "It goes on by itself; this page may be closed.",
+    ExperimentStatus.PAUSED: (
+        "See to the reason, then resume it, here or with the command below. Nothing that is "
+        "recorded runs again."
+    ),
+    ExperimentStatus.FINISHED: "",
+    ExperimentStatus.CANCELLED: "What was recorded before stays readable.",
+}
+
+
+_COMMANDS = {ExperimentStatus.PLANNED: "start", ExperimentStatus.PAUSED: "resume"}
+
+
+@dataclass(frozen=True)
+class FailureCount:
+    """Failed attempts of one cause."""
+
+    cause: str
+    count: int
+
+
+@dataclass(frozen=True)
+class ProgressView:
+    """How far an experiment is; ``live`` while it changes by itself."""
+
+    slug: str
+    status: str
+    reason: str
+    what_next: str
+    command: str
+    live: bool
+    ended: int
+    total: int
+    percent: int
+    pairs_done: int
+    pairs_total: int
+    running: int
+    pending: int
+    dead: int
+    rate: str
+    left: str
+    failures: tuple[FailureCount, ...]
+    calls: int
+    tokens: str
+    cost: str
+    url: str
+    poll_url: str
+
+
+@dataclass(frozen=True)
+class Actions:
+    """What the reader may do with the experiment now."""
+
+    pause: bool
+    resume: bool
+    cancel: bool
+    retry: bool
+    dead: int
+
+
+def progress_view(experiment: Experiment, *, now: datetime) -> ProgressView:
+    """Return where ``experiment`` stands at ``now``."""
+    found = progress_of(experiment, now=now)
+    status = ExperimentStatus(experiment.status)
+    where = {"slug": experiment.slug}
+    live = status is ExperimentStatus.RUNNING
+    return ProgressView(
+        slug=experiment.slug,
+        status=status.value,
+        reason=experiment.reason,
+        what_next=_NEXT[status],
+        command=(
+            f"python3 manage.py experiment {_COMMANDS[status]} {experiment.slug}"
+            if status in _COMMANDS
+            else ""
+        ),
+        live=live,
+        ended=found.ended,
+        total=found.total,
+        # Rounded down: 100 is shown when all have ended and not before.
+        percent=100 * found.ended // found.total if found.total else 0,
+        pairs_done=found.pairs_done,
+        pairs_total=found.pairs_total,
+        running=found.running,
+        pending=found.pending,
+        dead=found.dead,
+        rate="" if found.per_minute is None else f"{found.per_minute:.1f}",
+        left=_left(found) if live else "",
+        failures=tuple(
+            FailureCount(FAILURES.get(cause, cause), count)
+            for cause, count in sorted(found.failures.items())
+        ),
+        calls=found.usage.calls,
+        tokens="" if found.usage.tokens is None else f"{found.usage.tokens:,}",
+        cost="" if found.usage.cost is None else f"{found.usage.cost:.2f}",
+        url=reverse("experiment", kwargs=where),
+        poll_url=reverse("experiment-progress", kwargs=where),
+    )
+
+
+def actions_of(experiment: Experiment, progress: ProgressView) -> Actions:
+    """Return what the status allows; the service decides again when it is asked."""
+    status = experiment.status
+    ended = status in (ExperimentStatus.FINISHED, ExperimentStatus.CANCELLED)
+    retriable = status not in (ExperimentStatus.CANCELLED, ExperimentStatus.PLANNED)
+    return Actions(
+        pause=status == ExperimentStatus.RUNNING,
+        resume=status == ExperimentStatus.PAUSED,
+        cancel=not ended,
+        retry=retriable and progress.dead > 0,
+        dead=progress.dead,
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in words, two units at most."""
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return "less than a minute"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 48:
+        return f"{hours} h {minutes} min"
+    return f"{hours // 24} days {hours % 24} h"
+
+
+def _left(found: Progress) -> str:
+    return "" if found.seconds_left is None else duration(found.seconds_left)
+
+
+def spoken(value: Any) -> str:
+    """Return a stored code as words."""
+    return str(value).replace("_", " ")

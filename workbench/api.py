@@ -1,0 +1,12 @@
+"""Every JSON address, under ``/api/v1/``."""
+
+from django.urls import path
+
+from runs.api import ExperimentReport, Experiments
+
+urlpatterns = [
+    path("experiments/", Experiments.as_view(), name="api-experiments"),
+    path(
+        "experiments/<slug:slug>/report/", ExperimentReport.as_view(), name="api-experiment-report"
+    ),
+]

@@ -1,0 +1,216 @@
+"""The house glossary: the words used everywhere, in code, URLs, tables and on pages.
+
+This module is the one source. ``/glossary/`` shows it and ``docs/glossary.md`` is what
+``python3 -m workbench.glossary`` prints; a test keeps the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from runs.domain.estimates import REASONS
+from runs.domain.report import LABELS, TERMS
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One word: ``key`` is its anchor, ``symbol`` how tables and formulas write it."""
+
+    key: str
+    word: str
+    meaning: str
+    symbol: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Entries that are read together."""
+
+    key: str
+    title: str
+    entries: tuple[Entry, ...]
+
+
+INTRODUCTION = (
+    "The workbench asks one question: on the very tasks where a skill was returned, did it help "
+    "or harm? To answer it, each task runs twice, once with skills and once without, and the two "
+    "results are compared."
+)
+
+
+def _figure(key: str, word: str, symbol: str = "") -> Entry:
+    """Return the entry of a figure; its meaning is the sentence shown beside the figure."""
+    return Entry(key, word, TERMS[key], symbol or LABELS.get(key, ""))
+
+
+SECTIONS: tuple[Section, ...] = (
+    Section(
+        "plan",
+        "What is planned",
+        (
+            Entry("experiment", "Experiment", "A named plan: models, benchmarks and cells."),
+            Entry(
+                "cell",
+                "Cell",
+                "The reporting unit: one benchmark's partition under two arms that differ in "
+                "one thing.",
+            ),
+            Entry(
+                "design",
+                "Design",
+                "What differs between a cell's arms: skills at hand or not (se_sd), nothing at "
+                "all (aa, to measure noise), one target skill (target), or one skill left out "
+                "(leave_one_out).",
+            ),
+            Entry(
+                "arm",
+                "Arm",
+                "SE is the treatment and SD the baseline, in every design.",
+                "SE, SD",
+            ),
+            Entry("benchmark", "Benchmark", "A frozen set of tasks."),
+            Entry("partition", "Partition", "A seeded choice of a benchmark's tasks."),
+            Entry(
+                "control",
+                "Control",
+                "What the search tool returns: normal (the best matches), schema_empty (the "
+                "tool is there and returns nothing), or another stand-in. Never an arm.",
+            ),
+            Entry(
+                "strategy",
+                "Strategy",
+                "How a skill reaches the model: by search, by injection, by loading from a "
+                "catalogue and so on.",
+            ),
+            Entry("pair", "Pair", TERMS["pair"]),
+        ),
+    ),
+    Section(
+        "run",
+        "What runs",
+        (
+            Entry("execution", "Execution", "One arm of one task, waiting, running or done."),
+            Entry("attempt", "Attempt", "One recorded try of an execution: trace or failure."),
+            Entry("grade", "Grade", "What a checker said of an attempt's answer."),
+            Entry(
+                "verdict",
+                "Verdict",
+                "A grade's result: pass, fail, timeout, memory, output_limit, no_result or "
+                "infra_error. An infra_error is the host's fault and never counts.",
+            ),
+            Entry(
+                "retrieved",
+                "Retrieved",
+                "Whether a skill reached the model in the SE run: true, false or unknown.",
+            ),
+            Entry("censored", "Censored", TERMS["n_censored"], "n_censored"),
+            Entry(
+                "dead", "Dead", "An execution that failed in all of its tries; it can be retried."
+            ),
+        ),
+    ),
+    Section(
+        "transitions",
+        "What came of a pair",
+        (
+            Entry("a", "Both pass", TERMS["a"], "a"),
+            Entry("b", "Won", TERMS["b"] + " In codes: helpful.", "b"),
+            Entry("c", "Lost", TERMS["c"] + " In codes: harmful.", "c"),
+            Entry("d", "Both fail", TERMS["d"], "d"),
+            Entry("transition", "Transition", "The joint result of a pair: one of these four."),
+            Entry(
+                "harmful_flip",
+                "Harmful flip",
+                "A lost pair in which a skill was returned: the case worth reading.",
+            ),
+        ),
+    ),
+    Section(
+        "figures",
+        "What the figures mean",
+        (
+            _figure("rae", "Retrieved-task effect"),
+            _figure("rae_ci", "Interval of the retrieved-task effect"),
+            _figure("oae", "Overall effect"),
+            _figure("aggregate_lift", "Aggregate lift"),
+            _figure("selection_gap", "Selection gap"),
+            _figure("skipped_effect", "Skipped effect"),
+            _figure("decomposition", "Decomposition"),
+            _figure("coverage", "Coverage"),
+            _figure("se_accuracy", "Accuracy with skills"),
+            _figure("sd_accuracy", "Accuracy without skills"),
+            _figure("n_pairs", "Pairs", "n_pairs"),
+            _figure("n_cond", "Pairs with a skill returned", "n_cond"),
+            _figure("n_unknown_retrieval", "Pairs with retrieval unknown"),
+            _figure("mcnemar_p", "McNemar's test"),
+            _figure("sign_flip", "Sign-flip test"),
+            _figure("design_effect", "Design effect"),
+            _figure("sign_disagreement", "Sign disagreement"),
+            _figure("reportable", "Reportable"),
+            _figure("failure_readings", "Both failure readings"),
+        ),
+    ),
+    Section(
+        "undefined",
+        "Why a figure is missing",
+        tuple(
+            Entry(code.value, code.value.replace("_", " ").capitalize(), f"No figure: {text}.")
+            for code, text in REASONS.items()
+        ),
+    ),
+    Section(
+        "skills",
+        "Skills",
+        (
+            Entry("skill", "Skill", "A text that tells a model how to go about a kind of task."),
+            Entry("skill_version", "Skill version", "One immutable text of a skill."),
+            Entry("library", "Library", "A frozen set of skill versions that can be searched."),
+            Entry(
+                "status",
+                "Status",
+                "Where a skill stands: candidate, active, restricted, quarantined or retired.",
+            ),
+            Entry(
+                "validity",
+                "Validity",
+                "Whether what a skill assumes holds: valid, unknown or invalid.",
+            ),
+            Entry("companion", "Companion", "A file beside SKILL.md. The model is not given it."),
+        ),
+    ),
+    Section(
+        "labels",
+        "Labelling",
+        (
+            Entry("batch", "Batch", "A labelling round; when it is over it is closed."),
+            Entry("rater", "Rater", "A person or a model that labels."),
+            Entry("blinded_case", "Blinded case", "What a rater may see of a run."),
+            Entry("slot", "Slot", "One of a case's places for a rater."),
+            Entry("annotation", "Annotation", "One revision of a label; the last one counts."),
+        ),
+    ),
+)
+
+MEANINGS: Mapping[str, Entry] = MappingProxyType(
+    {entry.key: entry for section in SECTIONS for entry in section.entries}
+)
+
+
+def markdown() -> str:
+    """Return the glossary as the Markdown page ``docs/glossary.md``."""
+    blocks = ["# Glossary", INTRODUCTION]
+    for section in SECTIONS:
+        blocks.append(f"## {section.title}")
+        blocks.append("\n".join(_line(entry) for entry in section.entries))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _line(entry: Entry) -> str:
+    symbol = f" (`{entry.symbol}`)" if entry.symbol and entry.symbol != entry.word else ""
+    return f"- **{entry.word}**{symbol}: {entry.meaning}"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

@@ -1,0 +1,77 @@
+"""Who may see what: three roles, held as Django groups.
+
+A page that is closed to a role answers 403 before it looks anything up, so that
+its answer says nothing about what exists. Whoever may see a kind of page gets 404
+for what isn't there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from functools import wraps
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+
+CLOSED = "This page is not open to your role."
+
+
+class Role(StrEnum):
+    """What a person is here for; the value is the name of the Django group."""
+
+    ANNOTATOR = "annotator"
+    LEAD = "lead"
+    ADMIN = "admin"
+
+
+# Those who may see arms, models, outcomes and labels of others.
+UNBLINDED = (Role.LEAD, Role.ADMIN)
+
+View = Callable[..., HttpResponse]
+
+
+def role_of(user: Any) -> Role | None:
+    """Return the highest role of ``user``, or None; a superuser is an admin."""
+    if not user.is_authenticated:
+        return None
+    if not hasattr(user, "_role"):
+        names = set(user.groups.values_list("name", flat=True))
+        held = [role for role in Role if role in names]
+        # One request asks several times; the groups are read once.
+        user._role = Role.ADMIN if user.is_superuser else held[-1] if held else None
+    role: Role | None = user._role
+    return role
+
+
+def is_unblinded(user: Any) -> bool:
+    """Return whether ``user`` may see results."""
+    return role_of(user) in UNBLINDED
+
+
+def unblinded_only(view: View) -> View:
+    """Close ``view`` to everyone but leads and admins.
+
+    Raises:
+        PermissionDenied: when the view is called by anyone else.
+    """
+
+    @wraps(view)
+    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not is_unblinded(request.user):
+            raise PermissionDenied(CLOSED)
+        return view(request, *args, **kwargs)
+
+    return guarded
+
+
+class UnblindedOnly(BasePermission):
+    """The same rule for the API."""
+
+    message = CLOSED
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        return is_unblinded(request.user)

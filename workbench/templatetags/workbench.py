@@ -1,0 +1,137 @@
+"""What every template may use: the frame around a page, terms, and item text made safe to read."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Any
+
+from django.template import Context, Library
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+from pygments import highlight as pygments_highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from workbench.glossary import MEANINGS
+from workbench.kernel.roles import is_unblinded, role_of
+
+register = Library()
+
+THEME_COOKIE = "workbench_theme"
+THEMES = ("auto", "light", "dark")
+
+# Colouring multiplies a text's bytes by about ten; longer texts stay plain.
+HIGHLIGHT_AT_MOST = 6_000
+
+_FORMATTER = HtmlFormatter(nowrap=True)
+_MINUS = re.compile(r"(?<![\w.])-(?=\d)")
+# Steering characters of a terminal, of text direction and of no width.
+_UNSEEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
+
+
+@dataclass(frozen=True)
+class NavItem:
+    """One link of the main navigation; ``current`` where the page stands below it."""
+
+    label: str
+    url: str
+    current: bool
+
+
+@dataclass(frozen=True)
+class Chrome:
+    """The frame around a page; all empty where nothing is known of the request."""
+
+    user_name: str = ""
+    role: str = ""
+    theme: str = "auto"
+    here: str = "/"
+    nav: tuple[NavItem, ...] = ()
+
+
+@register.simple_tag(takes_context=True)
+def chrome(context: Context) -> Chrome:
+    """Return the frame of the page that is rendered."""
+    request = context.get("request")
+    if request is None:
+        return Chrome()
+    theme = request.COOKIES.get(THEME_COOKIE, "")
+    frame = {"theme": theme if theme in THEMES else "auto", "here": request.get_full_path()}
+    user = getattr(request, "user", None)
+    if user is None or not user.is_authenticated:
+        return Chrome(**frame)
+    role = role_of(user)
+    return Chrome(
+        **frame, user_name=user.get_username(), role=role or "no role", nav=_nav(request, user)
+    )
+
+
+def _nav(request: Any, user: Any) -> tuple[NavItem, ...]:
+    sections = [("Home", "home")]
+    if is_unblinded(user):
+        sections += [("Experiments", "experiments"), ("Skills", "skills")]
+    sections.append(("Glossary", "glossary"))
+    items = []
+    for label, name in sections:
+        url = reverse(name)
+        below = url != "/" and request.path.startswith(url)
+        items.append(NavItem(label, url, below or request.path == url))
+    return tuple(items)
+
+
+@register.simple_tag
+def term(key: str, shown: str = "") -> SafeString:
+    """Return a word that leads to its meaning, which also stands in its title."""
+    entry = MEANINGS[key]
+    return format_html(
+        '<a class="term" href="{}#{}" title="{}">{}</a>',
+        reverse("glossary"),
+        entry.key,
+        entry.meaning,
+        shown or entry.word,
+    )
+
+
+@register.simple_tag
+def meaning(key: str) -> str:
+    """Return what a word means, in one sentence."""
+    return MEANINGS[key].meaning
+
+
+@register.filter
+def visible(text: object) -> str:
+    """Return item text with every character that would steer the reader's eye made visible."""
+    return _UNSEEN.sub(_shown, str(text))
+
+
+def _shown(match: re.Match[str]) -> str:
+    character = match[0]
+    if character == "\r":
+        return ""  # of a line end; alone it shows nothing
+    if ord(character) < 0x20:
+        return chr(0x2400 + ord(character))
+    name = unicodedata.name(character, "")
+    return f"⟨U+{ord(character):04X}{' ' + name if name else ''}⟩"
+
+
+@register.filter
+def minus(text: object) -> str:
+    """Return text whose negative numbers carry a true minus sign."""
+    return _MINUS.sub("−", str(text))
+
+
+@register.filter
+def highlight(text: str, language: str) -> SafeString | str:
+    """Return program text as escaped HTML with classes for its tokens; other text as it is."""
+    seen = visible(text)
+    if language != "python" or len(seen) > HIGHLIGHT_AT_MOST:
+        return seen
+    # Pygments escapes every token; its output holds nothing but spans with classes.
+    return mark_safe(
+        pygments_highlight(seen, PythonLexer(stripnl=False, ensurenl=False), _FORMATTER)
+    )
