@@ -27,7 +27,6 @@ from workbench.trail import broken_link
 
 LOW_DISK_MB = 1_000
 FULL_DISK_MB = 100
-CONTAINER = Path("/.dockerenv")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,51 +106,33 @@ def packages() -> Iterator[Finding]:
 
 
 def sandbox() -> Iterator[Finding]:
-    from runs.sandbox.grader import NoIsolation, open_grader
+    # The grader probes the host by attacking it from inside; that is not done on import.
+    from runs.sandbox.grader import open_grader
 
-    cost = "no grading of code: benchmarks of programs don't run; maths and text do"
-    try:
-        with open_grader() as grader:
-            tier = grader.tier
-    except NoIsolation as reason:
-        yield Finding(text=str(reason), cost=cost, remedy=isolation_remedy(), essential=_on_linux())
-        return
-    if tier in ("none", "unsandboxed"):
+    with open_grader() as grader:
+        tier, facts, obstacles = grader.tier, grader.facts, grader.obstacles
+    fixes = " ".join(dict.fromkeys(obstacle.fix for obstacle in obstacles))
+    reasons = "; ".join(f"{obstacle.tier}: {obstacle.reason}" for obstacle in obstacles)
+    if tier == "none":
         yield Finding(
-            text=f"tier {tier}: this host isolates no programs",
-            cost=cost,
-            remedy=isolation_remedy(),
-            essential=_on_linux(),
+            text=f"programs can't be isolated here ({reasons})",
+            cost="no grading of code, so `demo` and benchmarks of programs don't run; "
+            "maths and text do",
+            remedy=fixes,
+            # Elsewhere the first line has said so already.
+            essential=sys.platform == "linux",
         )
     elif tier == "B":
         yield Finding(
-            text="tier B: own user, Landlock and seccomp, but no namespaces",
-            cost="the strongest isolation (tier A)",
-            remedy=isolation_remedy(),
+            text=f"tier B: own user, Landlock {facts['landlock']} and seccomp ({reasons})",
+            cost="the strongest isolation, by namespaces",
+            remedy=fixes,
         )
     else:
-        yield Finding(text=f"tier {tier}: namespaces, Landlock and seccomp")
-
-
-def _on_linux() -> bool:
-    return sys.platform == "linux"
-
-
-def isolation_remedy() -> str:
-    """Return what lets this host isolate programs."""
-    if not _on_linux():
-        return bootstrap.MACOS_NOTE.partition("container: ")[2]
-    if CONTAINER.exists():
-        return "start the container as root, or with: --security-opt seccomp=unconfined"
-    for switch, closed, opened in (
-        ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
-        ("kernel.unprivileged_userns_clone", "0", "1"),
-        ("user.max_user_namespaces", "0", "15000"),
-    ):
-        path = Path("/proc/sys", switch.replace(".", "/"))
-        if path.exists() and path.read_text().strip() == closed:
-            return f"sudo sysctl -w {switch}={opened} (until the next boot), or run as root"
-    return "run as root, or on a Linux 5.13 or newer"
+        yield Finding(
+            text=f"tier {tier}: {facts['bwrap'] or 'namespaces'}, Landlock {facts['landlock']}"
+            f"{' and seccomp' if facts['seccomp'] else ''}"
+        )
 
 
 def broker() -> Iterator[Finding]:
