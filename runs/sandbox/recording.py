@@ -1,0 +1,147 @@
+"""Work out a code task's expected values once, in the sandbox, before anything is graded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runs.domain.checking import DEFAULT_ABS_TOL, Verdict
+from runs.sandbox import programs
+from runs.sandbox.judging import Details, clean
+from runs.sandbox.splitting import NotSplittable, instrument
+from runs.sandbox.supervisor import Ending, Run, read_line
+
+# A payload is stored with its task and sent with each grading.
+MAX_CASES_CHARS = 8 << 20
+# What an oracle does to results before they are compared (EvalPlus' special oracles).
+ORACLE_VIEWS = {"as_sets": "set", "not_none": "not_none"}
+
+_Run = Callable[[Mapping[str, Any]], Run]
+_Passes = Callable[[Mapping[str, Any]], tuple[Verdict, Details]]
+
+
+class ReferenceFailed(Exception):
+    """The reference solution does not pass its own task's check, so no answer could be judged."""
+
+
+def record_cases(
+    *, checker: Mapping[str, Any], reference: str, run: _Run, passes: _Passes
+) -> dict[str, Any]:
+    """Return ``checker`` in the mode ``cases`` where that is possible, as ``Grader`` has it.
+
+    Args:
+        run: runs one request in the sandbox, with generous limits.
+        passes: grades the reference with a payload.
+
+    Raises:
+        ReferenceFailed: the reference does not pass what was recorded.
+        ValueError: the checker's mode is unknown.
+    """
+    if checker["mode"] == "cases":
+        return dict(checker)
+    if checker["mode"] == "inputs":
+        payload = _from_inputs(checker, reference, run)
+    elif checker["mode"] == "asserts":
+        payload = _from_asserts(checker, run)
+    else:
+        raise ValueError(f"unknown mode {checker['mode']!r}")
+    verdict, details = passes(payload)
+    if verdict is not Verdict.PASS and payload["mode"] == "cases" and "test" in checker:
+        # The check as published decides whether the task or the split is at fault.
+        payload = _in_process(checker, "the reference fails the separate cases")
+        verdict, details = passes(payload)
+    if verdict is not Verdict.PASS:
+        raise ReferenceFailed(f"the reference ends with {verdict}: {details.get('message', '')}")
+    return payload
+
+
+def _from_asserts(checker: Mapping[str, Any], run: _Run) -> dict[str, Any]:
+    prelude = checker.get("prelude", "")
+    try:
+        test = instrument(checker["test"], entry=checker["entry"], prelude=prelude)
+        recorded = [
+            _recorded(run(programs.record(test=test, prelude=prelude, spoil=spoil)))
+            for spoil in (False, True)
+        ]
+    except NotSplittable as reason:
+        return _in_process(checker, str(reason))
+    if recorded[0] != recorded[1]:
+        return _in_process(checker, "the check uses again what a program may have changed")
+    cases = [_case(*message[1:]) for message in recorded[0]]
+    return _payload(checker, cases, comparator="python_eq")
+
+
+def _recorded(run: Run) -> list[list[Any]]:
+    """Return the cases an instrumented check reported.
+
+    Raises:
+        NotSplittable: it ended otherwise, or reported something without a tagged form.
+    """
+    lines = [read_line(line) or ["unreadable"] for line in run.results.split(b"\n")[:-1]]
+    if run.ending is not Ending.EXITED or not lines or lines[-1] != ["end"]:
+        last = lines[-1] if lines else ["nothing"]
+        said = str(last[1]) if len(last) > 1 else run.ending.value
+        raise NotSplittable(f"recording ended early: {clean(said)}")
+    if len(run.results) > MAX_CASES_CHARS:
+        raise NotSplittable("the cases are too large to be stored")
+    return lines[:-1]
+
+
+def _case(
+    args: list[Any], expected: Any, view: str, abs_tol: float | None, comparator: str
+) -> dict[str, Any]:
+    """Return one case; fields that say nothing special are left out."""
+    case = {"args": args, "expected": expected}
+    if view:
+        case["view"] = view
+    if abs_tol is not None and abs_tol != DEFAULT_ABS_TOL:
+        case["abs_tol"] = abs_tol
+    if comparator != "python_eq":
+        case["comparator"] = comparator
+    return case
+
+
+def _from_inputs(checker: Mapping[str, Any], reference: str, run: _Run) -> dict[str, Any]:
+    from runs.domain.values import decode
+
+    oracle = checker.get("oracle")
+    view = ORACLE_VIEWS.get(oracle, "") if oracle else ""
+    inputs = checker["inputs"]
+    request = programs.call_all(
+        program=reference,
+        entry=checker["entry"],
+        prelude=checker.get("prelude", ""),
+        cases=[([decode(value) for value in args], view) for args in inputs],
+    )
+    result = run(request)
+    lines = [read_line(line) or ["unreadable"] for line in result.results.split(b"\n")[:-1]]
+    if len(lines) != len(inputs) + 1 or lines[-1] != ["end"]:
+        last = lines[-1] if lines else ["nothing"]
+        said = str(last[1]) if len(last) > 1 else result.ending.value
+        raise ReferenceFailed(f"the reference fails on input {len(lines) - 1}: {clean(said)}")
+    tolerance = max(float(checker.get("atol", 0)), DEFAULT_ABS_TOL)
+    cases = [
+        _case(args, line[1], view, tolerance, "python_eq")
+        for args, line in zip(inputs, lines, strict=False)
+    ]
+    payload = _payload(checker, cases, comparator=checker.get("comparator", "exact"))
+    if oracle and not view:
+        payload["oracle"] = oracle
+    return payload
+
+
+def _payload(
+    checker: Mapping[str, Any], cases: list[dict[str, Any]], *, comparator: str
+) -> dict[str, Any]:
+    return {
+        "mode": "cases",
+        "entry": checker["entry"],
+        "prelude": checker.get("prelude", ""),
+        "cases": cases,
+        "comparator": comparator,
+        "timeout_s": checker.get("timeout_s", 10),
+    }
+
+
+def _in_process(checker: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    return {**checker, "checker_isolation": "in_process", "not_split_because": clean(reason)}

@@ -1,0 +1,478 @@
+"""Start one sandboxed process, feed it, watch it, and end it with everything it left behind.
+
+The supervisor never unpickles, imports or evaluates what comes back: it counts
+and keeps bytes. Three limits are its own, because no resource limit covers
+them: the wall clock, the memory of all processes together (``RLIMIT_AS`` holds
+for each alone) and the output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import marshal
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+from runs.sandbox.slots import Slots
+
+MIB = 1 << 20
+POLL_S = 0.03
+# What a request may weigh: code and inputs, before anything runs.
+MAX_REQUEST_BYTES = 16 * MIB
+_PRINTED_KEPT = 4096
+
+# Reads a length and that many bytes of marshal from standard input, makes the
+# project's own modules importable from it, and goes on in the last one.
+_BOOT = """
+import marshal, posix, sys
+def read(n):
+    parts = []
+    while n:
+        part = posix.read(0, min(n, 1 << 20))
+        if not part: posix._exit(97)
+        parts.append(part); n -= len(part)
+    return b"".join(parts)
+modules, config, request = marshal.loads(read(int(read(12))))
+for name, code in modules:
+    parent, _, leaf = name.rpartition(".")
+    module = type(sys)(name); module.__path__ = []; sys.modules[name] = module
+    if parent: setattr(sys.modules[parent], leaf, module)
+    if code: exec(code, module.__dict__)
+sys.modules["runs.sandbox.child"].main(config, request)
+"""
+_MODULES = (
+    "runs",
+    "runs.domain",
+    "runs.domain.values",
+    "runs.sandbox",
+    "runs.sandbox.launcher",
+    "runs.sandbox.maths_child",
+    "runs.sandbox.child",
+)
+# -S and an empty environment keep out site-packages and PYTHON* variables;
+# PYTHONHASHSEED is set by the tier.
+PYTHON_FLAGS = ("-S", "-s", "-P", "-B", "-c", _BOOT)
+
+
+class Ending(StrEnum):
+    """Why a sandboxed process stopped."""
+
+    EXITED = "exited"
+    CPU = "cpu"
+    WALL = "wall"
+    MEMORY = "memory"
+    OUTPUT = "output"
+    HOST = "host"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one program may use.
+
+    Attributes:
+        cpu_s: seconds of processor time a process, 1 and up.
+        wall_s: seconds on the clock for all of it.
+        memory_bytes: address space a process, and resident memory of all together.
+        result_bytes: most bytes on the result channel.
+        printed_bytes: printed bytes after which the program is ended.
+        processes: most processes and threads at a time.
+        file_bytes: largest file.
+    """
+
+    cpu_s: int = 10
+    wall_s: float = 25.0
+    memory_bytes: int = 512 * MIB
+    result_bytes: int = MIB
+    printed_bytes: int = 4 * MIB
+    processes: int = 32
+    file_bytes: int = 8 * MIB
+
+    def resource_limits(self) -> dict[str, int]:
+        """Return them as the kernel's limits a process has."""
+        return {
+            "RLIMIT_CPU": self.cpu_s,
+            "RLIMIT_AS": self.memory_bytes,
+            "RLIMIT_NPROC": self.processes,
+            "RLIMIT_FSIZE": self.file_bytes,
+            "RLIMIT_NOFILE": 64,
+            "RLIMIT_CORE": 0,
+            "RLIMIT_MSGQUEUE": 0,
+            "RLIMIT_MEMLOCK": 0,
+        }
+
+
+@dataclass(frozen=True)
+class Jail:
+    """How a process is started so that it can do no harm; made by ``tiers``.
+
+    Attributes:
+        argv: the command in front of the interpreter's own arguments.
+        environment: all the variables the process gets.
+        config: what ``launcher.apply`` is told, but for uid and limits.
+        slots: the uids to run under, one a process at a time; None keeps the caller's.
+        portable: whether code must travel as source, for another Python version.
+    """
+
+    argv: tuple[str, ...]
+    environment: Mapping[str, str]
+    config: Mapping[str, Any]
+    slots: Slots | None
+    portable: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one sandboxed process did.
+
+    Attributes:
+        ending: why it stopped.
+        ready: what ``launcher.apply`` reached, None if it never got that far.
+        results: the result channel after its first line.
+        printed: the head of what the program printed, as text.
+        exit_code: 128 + n for signal n.
+        seconds: on the clock, from start to end.
+        reason: for ``host``: what failed.
+    """
+
+    ending: Ending
+    ready: Mapping[str, int] | None
+    results: bytes
+    printed: str
+    exit_code: int
+    seconds: float
+    reason: str = ""
+
+
+class RequestTooLarge(ValueError):
+    """Code and inputs together exceed ``MAX_REQUEST_BYTES``."""
+
+
+def run(jail: Jail, request: Mapping[str, Any], limits: Limits) -> Run:
+    """Run ``request`` in ``jail`` and return what became of it; nothing of it is left running.
+
+    Called from one thread for the whole run: PR_SET_PDEATHSIG, which ends the
+    sandbox with its supervisor, watches the thread that started it.
+
+    Raises:
+        RequestTooLarge: the request weighs more than ``MAX_REQUEST_BYTES``.
+        NoSlot: every slot stayed busy.
+    """
+    with lease(jail) as uid:
+        payload = pack(jail, request, limits, uid)
+        return _Watch(jail, limits, payload).until_it_ends()
+
+
+@contextlib.contextmanager
+def lease(jail: Jail) -> Iterator[int | None]:
+    """Lend a slot uid for the time of one process, or None where the jail has no slots."""
+    if jail.slots is None:
+        yield None
+        return
+    with jail.slots.lease() as uid:
+        yield uid
+
+
+def pack(jail: Jail, request: Mapping[str, Any], limits: Limits, uid: int | None) -> bytes:
+    """Return what the process reads on standard input before it does anything."""
+    config = {**jail.config, "uid": uid, "limits": limits.resource_limits()}
+    body = marshal.dumps((_modules(jail.portable), config, dict(request)), 4)
+    if len(body) > MAX_REQUEST_BYTES:
+        raise RequestTooLarge(f"code and inputs take {len(body)} bytes")
+    return b"%012d" % len(body) + body
+
+
+def start(jail: Jail) -> subprocess.Popen[bytes]:
+    """Start the interpreter in ``jail``; it waits for ``pack``'s bytes.
+
+    Raises:
+        OSError: the command can't be run.
+    """
+    return subprocess.Popen(
+        [*jail.argv, *PYTHON_FLAGS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+        env=dict(jail.environment),
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+def end(jail: Jail, process: subprocess.Popen[bytes]) -> None:
+    """End the process and all its descendants, and wait for it."""
+    if process.poll() is None:
+        if jail.config["reaper"]:
+            # The reaper ends the others first; killed itself, it would leave them behind.
+            process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=2.0)
+        process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def read_line(line: bytes) -> list[Any] | None:
+    """Return one message of the result channel, or None if it is none.
+
+    It comes from a process that ran untrusted code: only its shape is believed.
+    """
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if type(message) is list and message and type(message[0]) is str:
+        return message
+    return None
+
+
+@cache
+def _modules(portable: bool) -> tuple[tuple[str, Any], ...]:
+    """Return the project's modules that travel into the sandbox, compiled unless ``portable``."""
+    root = Path(__file__).resolve().parents[2]
+    loaded: list[tuple[str, Any]] = []
+    for name in _MODULES:
+        path = root.joinpath(*name.split(".")).with_suffix(".py")
+        if not path.is_file():
+            loaded.append((name, None))
+            continue
+        source = path.read_text(encoding="utf-8")
+        code = source if portable else compile(source, name, "exec", dont_inherit=True)
+        loaded.append((name, code))
+    return tuple(loaded)
+
+
+@dataclass
+class _Pipe:
+    """One of the process's outputs: bytes seen, and the first of them kept."""
+
+    stream: IO[bytes]
+    limit: int
+    keep: int
+    seen: int = 0
+    kept: bytearray = field(default_factory=bytearray)
+    open: bool = True
+
+    def drain(self) -> None:
+        while self.open:
+            try:
+                part = os.read(self.stream.fileno(), 1 << 18)
+            except BlockingIOError:
+                return
+            if not part:
+                self.open = False
+                return
+            self.seen += len(part)
+            self.kept += part[: max(0, self.keep - len(self.kept))]
+            if self.seen > self.limit:
+                return  # a program that writes without pause would hold us here
+
+
+class _Watch:
+    """The life of one process, from its start to the last of its descendants."""
+
+    def __init__(self, jail: Jail, limits: Limits, payload: bytes) -> None:
+        self._jail = jail
+        self._limits = limits
+        self._left = memoryview(payload)
+        self._started = time.monotonic()
+
+    def until_it_ends(self) -> Run:
+        try:
+            self._process = start(self._jail)
+        except OSError as error:
+            return self._host_failed(f"the sandbox can't be started: {error.strerror}")
+        try:
+            assert self._process.stdout is not None
+            assert self._process.stderr is not None
+            most = self._limits.result_bytes
+            self._results = _Pipe(self._process.stdout, limit=most, keep=most)
+            most = self._limits.printed_bytes
+            self._printed = _Pipe(self._process.stderr, limit=most, keep=_PRINTED_KEPT)
+            stopped = self._watch()
+        finally:
+            end(self._jail, self._process)
+        return self._result(stopped)
+
+    def _watch(self) -> Ending | None:
+        """Serve the pipes until the process exits (None) or breaks a limit (which one)."""
+        assert self._process.stdin is not None
+        streams = (self._process.stdin, self._results.stream, self._printed.stream)
+        for stream in streams:
+            os.set_blocking(stream.fileno(), False)
+        with _exit_handle(self._process.pid) as handle:
+            poll = select.poll()
+            poll.register(streams[0], select.POLLOUT)
+            for readable in (streams[1], streams[2]):
+                poll.register(readable, select.POLLIN)
+            if handle is not None:
+                poll.register(handle, select.POLLIN)
+            # Without a handle the exit is found by asking, so ask often.
+            pause = POLL_S if handle is not None else 0.005
+            next_look = self._started + POLL_S
+            while True:
+                events = poll.poll(pause * 1000)
+                self._serve(poll, {number for number, _ in events})
+                if self._process.poll() is not None:
+                    self._results.drain()
+                    self._printed.drain()
+                    return self._over_output()
+                over = self._over_output()
+                if over is None and time.monotonic() >= next_look:
+                    over = self._over_limits()
+                    next_look = time.monotonic() + POLL_S
+                if over is not None:
+                    return over
+
+    def _serve(self, poll: select.poll, ready: set[int]) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        if not stdin.closed and stdin.fileno() in ready:
+            try:
+                self._left = self._left[os.write(stdin.fileno(), self._left) :]
+            except BlockingIOError:
+                pass
+            except BrokenPipeError:
+                self._left = self._left[:0]
+            if not self._left:
+                poll.unregister(stdin)
+                stdin.close()
+        for pipe in (self._results, self._printed):
+            if pipe.open and pipe.stream.fileno() in ready:
+                pipe.drain()
+                if not pipe.open:
+                    poll.unregister(pipe.stream)
+
+    def _over_output(self) -> Ending | None:
+        pipes = (self._results, self._printed)
+        return Ending.OUTPUT if any(pipe.seen > pipe.limit for pipe in pipes) else None
+
+    def _over_limits(self) -> Ending | None:
+        tree = _descendants(self._process.pid)
+        if _resident_bytes(tree) > self._limits.memory_bytes:
+            return Ending.MEMORY
+        elapsed = time.monotonic() - self._started
+        if elapsed > self._limits.wall_s:
+            # In front of the program stand bwrap and its init, or the reaper.
+            program = tree[1 if self._jail.config["reaper"] else 2 :]
+            return Ending.HOST if _was_starved(program, elapsed) else Ending.WALL
+        return None
+
+    def _result(self, stopped: Ending | None) -> Run:
+        first, _, results = bytes(self._results.kept).partition(b"\n")
+        message = read_line(first) or ["nothing"]
+        code = self._process.returncode
+        if message[0] != "ready":
+            said = str(message[1]) if message[0] == "setup" else _last_line(self._printed.kept)
+            return self._host_failed(said or f"it ended with code {code} before it was ready")
+        ending, reason = stopped or Ending.EXITED, ""
+        if ending is Ending.HOST:
+            reason = "the host gave the program too little processor time"
+        elif ending is Ending.EXITED:
+            if code == -signal.SIGKILL and not self._jail.config["reaper"]:
+                # bwrap itself was killed, which nothing inside can do.
+                ending, reason = Ending.HOST, "the sandbox was killed from outside"
+            elif code == 128 + signal.SIGXCPU or (
+                code == 128 + signal.SIGKILL and self._seconds() >= self._limits.cpu_s
+            ):
+                ending = Ending.CPU
+        return Run(
+            ending=ending,
+            ready=message[1],
+            results=results,
+            printed=self._printed.kept.decode("utf-8", "replace"),
+            exit_code=code,
+            seconds=self._seconds(),
+            reason=reason,
+        )
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started
+
+    def _host_failed(self, reason: str) -> Run:
+        return Run(
+            ending=Ending.HOST,
+            ready=None,
+            results=b"",
+            printed="",
+            exit_code=-1,
+            seconds=self._seconds(),
+            reason=reason,
+        )
+
+
+@contextlib.contextmanager
+def _exit_handle(pid: int) -> Iterator[int | None]:
+    """Lend a descriptor that becomes readable when ``pid`` exits; None on old kernels."""
+    try:
+        handle = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        yield None
+        return
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _descendants(pid: int) -> list[int]:
+    """Return ``pid`` and everything below it, orphans included: the sandbox adopts those."""
+    found, at = [pid], 0
+    while at < len(found):
+        for listing in _threads_children(found[at]):
+            found.extend(int(child) for child in listing.split())
+        at += 1
+    return found
+
+
+def _threads_children(pid: int) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as text:
+                yield text.read()
+
+
+def _proc(pid: int, name: str) -> Sequence[str]:
+    try:
+        with open(f"/proc/{pid}/{name}") as text:
+            return text.read().split()
+    except OSError:
+        return ()
+
+
+_page_bytes: Callable[[], int] = cache(lambda: os.sysconf("SC_PAGE_SIZE"))
+
+
+def _resident_bytes(pids: Sequence[int]) -> int:
+    pages = (_proc(pid, "statm") for pid in pids)
+    return sum(int(fields[1]) for fields in pages if len(fields) > 1) * _page_bytes()
+
+
+def _was_starved(pids: Sequence[int], elapsed: float) -> bool:
+    """Whether the one process of a program spent most of its time waiting for a processor.
+
+    A program with several processes or threads can bring that about itself, so
+    it is never excused.
+    """
+    with contextlib.suppress(OSError):
+        if len(pids) == 1 and len(os.listdir(f"/proc/{pids[0]}/task")) == 1:
+            waits = _proc(pids[0], "schedstat")
+            return len(waits) > 1 and int(waits[1]) / 1e9 > elapsed / 2
+    return False
+
+
+def _last_line(printed: bytearray) -> str:
+    lines = printed.decode("utf-8", "replace").strip().splitlines()
+    return lines[-1][:300] if lines else ""
