@@ -130,7 +130,7 @@ def sandbox() -> Iterator[Finding]:
         )
     else:
         yield Finding(
-            text=f"tier {tier}: {facts['bwrap'] or 'namespaces'}, Landlock {facts['landlock']}"
+            text=f"tier {tier}: bubblewrap {facts['bwrap']}, Landlock {facts['landlock']}"
             f"{' and seccomp' if facts['seccomp'] else ''}"
         )
 
