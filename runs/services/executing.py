@@ -22,7 +22,6 @@ from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.db.models import F
 from django.utils import timezone
-from workbench.llm.factory import BadEndpoint, chat_model_for
 
 from runs.domain.agent import (
     AgentSettings,
@@ -37,7 +36,6 @@ from runs.domain.checking import Verdict
 from runs.domain.effects import Transition
 from runs.domain.plan import EMBEDDED, ArmSpec, ModelSpec, arm_from_json, from_json
 from runs.domain.prompts import ReturnedSkill
-from runs.domain.tasks import Kind
 from runs.models import (
     Arm,
     Attempt,
@@ -67,6 +65,7 @@ from workbench.kernel.leases import (
     renew,
     settle,
 )
+from workbench.llm.factory import BadEndpoint, chat_model_for
 
 logger = logging.getLogger(__name__)
 
@@ -422,10 +421,10 @@ def _level_tiers(pair: Pair, grader: Grader) -> None:
     for pair_arm in PairArm.objects.filter(pair=pair).select_related("execution__task"):
         attempt = pair_arm.execution.attempts.filter(failure=Failure.NONE).first()
         grade = latest_grade(attempt) if attempt else None
-        if attempt and grade and grade.verdict != Verdict.INFRA_ERROR:
-            task = pair_arm.execution.task
-            if task.kind == Kind.CODE and grade.tier != grader.tier:
-                store_grade(attempt, grade_attempt(attempt, task, grader))
+        if not attempt or not grade or grade.verdict == Verdict.INFRA_ERROR:
+            continue
+        if grade.tier != grader.tier:
+            store_grade(attempt, grade_attempt(attempt, pair_arm.execution.task, grader))
 
 
 # --- settling -------------------------------------------------------------------

@@ -13,7 +13,7 @@ from runs.domain.plan import BenchmarkSpec, ExperimentSpec
 from runs.domain.suites import Suite
 from runs.domain.tasks import CodeMode, Kind
 from runs.models import Benchmark, Partition
-from runs.sandbox.grader import Grader, RecordingFailed
+from runs.sandbox.grader import Grader, ReferenceFailed
 from runs.services.benchmarks import store_benchmark, store_partition
 from runs.services.executing import endpoint_of
 from runs.services.tasks import suite_load
@@ -123,7 +123,7 @@ def import_suite(*, suite: Suite, open_grader: Callable[[], Grader]) -> Benchmar
                 checker={"comparator": suite.comparator, **task.checker},
                 reference=task.reference or "",
             )
-        except RecordingFailed as error:
+        except ReferenceFailed as error:
             problems.append(f"{suite.name}: task {task.key}: {error}")
     if problems:
         raise NotReady(problems)

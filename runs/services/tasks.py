@@ -13,7 +13,7 @@ from runs.domain.suites import SUITE_NAMES, Suite, load_suite, load_task_file
 from runs.domain.taskfiles import Format
 from runs.domain.tasks import CodeMode, Kind, TaskSpec, reference_reply
 from runs.domain.template import TEMPLATE
-from runs.sandbox.grader import Grader, GradeResult, RecordingFailed
+from runs.sandbox.grader import Grader, GradeResult, ReferenceFailed
 
 
 class UnknownSource(LookupError):
@@ -108,7 +108,7 @@ def references_check(*, suite: Suite, grader: Grader) -> Iterator[ReferenceCheck
             continue
         try:
             checker = _recorded(task, comparator=suite.comparator, grader=grader)
-        except RecordingFailed as error:
+        except ReferenceFailed as error:
             yield ReferenceCheck(
                 key=task.key, state=ReferenceState.FAILED, message=_one_line(str(error))
             )

@@ -35,17 +35,17 @@ def usage_of(experiment: Experiment) -> Usage:
     unreported = Q(state=CallState.COMPLETED) & (Q(tokens_in=None) | Q(tokens_out=None))
     totals = calls.aggregate(
         calls=Count("pk"),
-        tokens_in=Sum("tokens_in"),
-        tokens_out=Sum("tokens_out"),
-        cost=Sum("cost"),
+        sum_in=Sum("tokens_in"),
+        sum_out=Sum("tokens_out"),
+        sum_cost=Sum("cost"),
         unreported=Count("pk", filter=unreported),
     )
-    known = totals["tokens_in"] is not None or totals["tokens_out"] is not None
+    known = totals["sum_in"] is not None or totals["sum_out"] is not None
     return Usage(
         calls=totals["calls"],
-        tokens=(totals["tokens_in"] or 0) + (totals["tokens_out"] or 0) if known else None,
+        tokens=(totals["sum_in"] or 0) + (totals["sum_out"] or 0) if known else None,
         calls_without_tokens=totals["unreported"],
-        cost=totals["cost"],
+        cost=totals["sum_cost"],
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from django.utils import timezone
-from runs.sandbox.grader import open_grader
+from pytest_django.fixtures import SettingsWrapper
 
 from runs.domain.agent import Contaminated, run_agent
 from runs.domain.plan import Budget, CellSpec
@@ -25,6 +25,7 @@ from runs.models import (
     PairArm,
     Position,
 )
+from runs.sandbox.grader import open_grader
 from runs.selectors import executions_of
 from runs.services import executing, lifecycle
 from runs.services.executing import execute
@@ -135,9 +136,10 @@ def test_a_finished_execution_is_never_run_again(tasks: Path) -> None:
 
 
 def test_what_a_crash_left_is_taken_up_where_it_stopped(
-    tasks: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: Path, monkeypatch: pytest.MonkeyPatch, settings: SettingsWrapper
 ) -> None:
     """Crash after each stage of the first execution; the calls are made once."""
+    settings.MAX_TRIES = 4
     experiment = plan(make_spec(tasks))
     lifecycle.start(experiment=experiment, actor=None, at=timezone.now())
     uid = executions_of(experiment).order_by("pk").values_list("uid", flat=True)[0]
