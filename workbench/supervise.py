@@ -177,6 +177,7 @@ def workbench_children(*, data: Path, model: bool, web: bool, concurrency: int) 
         address = f"127.0.0.1:{free_port(8000)}"
         gunicorn = [python, "-m", "gunicorn", "workbench.wsgi:application", "--bind", address]
         gunicorn += ["--workers", "1", "--threads", "4", "--graceful-timeout", "3"]
+        gunicorn += ["--no-control-socket"]
         exports = {"WORKBENCH_WEB_URL": f"http://{address}/"}
         children.append(Child(name="web", command=gunicorn, address=address, exports=exports))
     return children
