@@ -368,8 +368,7 @@ def _numbers(text: str) -> list[Fraction]:
     return [
         value
         for match in _NUMBER.finditer(plain)
-        if (match["whole"] or match["part"])
-        and (value := _as_fraction(match)) is not None
+        if (match["whole"] or match["part"]) and (value := _as_fraction(match)) is not None
     ]
 
 

@@ -22,7 +22,7 @@ from fractions import Fraction
 from typing import Any
 
 DEFAULT_ABS_TOL = 1e-6
-# Above some 10**9 neighbouring doubles lie further apart than the tolerance;
+# Above some 10**9 neighbouring doubles lie further apart than the tolerance, and
 # sums taken in another order differ by a few of these steps.
 _ULPS = 4
 
@@ -125,7 +125,7 @@ def _numbers_equal(expected: Any, got: Any, abs_tol: float) -> bool:
 def _floats_equal(expected: float, got: float, abs_tol: float) -> bool:
     if not (math.isfinite(expected) and math.isfinite(got)):
         return expected == got or (expected != expected and got != got)
-    return abs(expected - got) <= max(abs_tol, _ULPS * math.ulp(expected))
+    return abs(expected - got) <= abs_tol + _ULPS * math.ulp(expected)
 
 
 def _keys(members: Iterable[Any], typed: bool) -> set[Any]:
@@ -191,7 +191,9 @@ _REWRITES = (
 
 
 def _bare_maths(text: str) -> str:
-    bare = text.strip().rstrip(".")
+    bare = text.strip()
+    if not bare.endswith(".."):
+        bare = bare.removesuffix(".")
     for pattern, replacement in _REWRITES:
         bare = pattern.sub(replacement, bare).strip()
     return bare

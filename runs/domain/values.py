@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import binascii
 import sys
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # importing typing would take longer than running most programs
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeAlias
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Tagged: TypeAlias = Any
 
 # A list that holds itself twice, thirty times over, has 2**30 leaves.
-MAX_NODES = 1_000_000
+MAX_NODES = 500_000
 
 
 class Unencodable(ValueError):
@@ -124,7 +124,7 @@ def decode(tagged: Tagged, *, max_hashed: int | None = None) -> Any:
             if type(body) is not str:
                 raise Malformed("$bytes is base64 text")
             try:
-                return binascii.a2b_base64(body)
+                return binascii.a2b_base64(body, strict_mode=True)
             except ValueError as error:
                 raise Malformed("$bytes is base64 text") from error
         if type(body) is not list:

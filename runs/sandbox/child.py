@@ -18,11 +18,11 @@ import marshal
 import os
 import sys
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from runs.domain.values import Unencodable, encode
 from runs.sandbox import launcher
 
+TYPE_CHECKING = False  # importing typing would take longer than running most programs
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
@@ -152,15 +152,31 @@ def _asserts(request: dict[str, Any], send: Send) -> None:
 
 
 def _record(request: dict[str, Any], send: Send) -> None:
-    """Run an instrumented check and report each case: arguments and expected value."""
-    import random
+    """Run an instrumented check twice and report each case: arguments and expected value.
 
-    random.seed(0)
-    namespace = _loaded(request, send)
-    if namespace is None:
-        return
-    spoil = _spoil if request["spoil"] else lambda value: None
+    The second time every argument is spoilt once it is reported.
+    """
+    for spoil in (_leave, _spoil):
+        if "random" in request["test"]:
+            import random
 
+            random.seed(0)
+        namespace = _loaded(request, send)
+        if namespace is None:
+            return
+        namespace["__case__"] = _recorder(send, spoil)
+        try:
+            _execute(request["test"], "<test>", namespace)
+        except Unencodable as error:
+            send(["unsplittable", str(error)[:_MAX_MESSAGE]])
+            return
+        except BaseException as error:
+            send(_failure(error))
+            return
+    send(["end"])
+
+
+def _recorder(send: Send, spoil: Callable[[Any], None]) -> Callable[..., None]:
     def case(
         arguments: tuple[Any, ...],
         expected: Callable[[], Any],
@@ -173,16 +189,7 @@ def _record(request: dict[str, Any], send: Send) -> None:
         wanted = expected() if abs_tol is None else float(expected())
         send(["case", written, encode(wanted), view, abs_tol, comparator])
 
-    namespace["__case__"] = case
-    try:
-        _execute(request["test"], "<test>", namespace)
-    except Unencodable as error:
-        send(["unsplittable", str(error)[:_MAX_MESSAGE]])
-        return
-    except BaseException as error:
-        send(_failure(error))
-        return
-    send(["end"])
+    return case
 
 
 def _maths(request: dict[str, Any], send: Send) -> None:
@@ -238,6 +245,10 @@ def _text_of(error: BaseException) -> str:
     except BaseException:
         message = "an exception that can't be printed"
     return str(message[:_MAX_MESSAGE])
+
+
+def _leave(value: Any) -> None:
+    """Change nothing."""
 
 
 def _spoil(value: Any) -> None:

@@ -16,8 +16,8 @@ import ctypes
 import os
 import resource
 import struct
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # importing typing would take longer than running most programs
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any

@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import select
-import subprocess
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 
 from runs.sandbox import programs, supervisor
 from runs.sandbox.slots import NoSlot
-from runs.sandbox.supervisor import Jail, Limits
+from runs.sandbox.supervisor import Jail, Limits, Started
 from runs.sandbox.tiers import Tier, unsandboxed, with_packages
 
 DEADLINE_S = 10.0
@@ -96,10 +95,11 @@ class MathsProcess:
 class _Child:
     """One running comparison process and its pipes."""
 
-    def __init__(self, jail: Jail, process: subprocess.Popen[bytes], held: contextlib.ExitStack):
+    def __init__(self, jail: Jail, started: Started, held: contextlib.ExitStack):
         self.owner = os.getpid()
         self._jail = jail
-        self._process = process
+        self._started = started
+        self._process = started.process
         self._held = held
         self._received = b""
 
@@ -114,11 +114,11 @@ class _Child:
         held = contextlib.ExitStack()
         try:
             uid = held.enter_context(supervisor.lease(jail))
-            process = supervisor.start(jail)
+            started = supervisor.start(jail)
         except (NoSlot, OSError):
             held.close()
             return None
-        child = cls(jail, process, held)
+        child = cls(jail, started, held)
         payload = supervisor.pack(jail, programs.maths(paths=paths), _LIMITS, uid)
         ready = child._write(payload) and child._next_line(START_S)
         if not ready or (supervisor.read_line(ready) or [""])[0] != "ready":
@@ -142,7 +142,7 @@ class _Child:
         return supervisor.read_line(line) if line else None
 
     def close(self) -> None:
-        supervisor.end(self._jail, self._process)
+        supervisor.end(self._jail, self._started)
         self._held.close()
 
     def _write(self, data: bytes) -> bool:

@@ -39,12 +39,12 @@ def run_check(*, program: str, entry: str, test: str, prelude: str = "") -> dict
     }
 
 
-def record(*, test: str, prelude: str, spoil: bool) -> dict[str, Any]:
-    """Return the request to run an instrumented check; it reports its cases.
+def record(*, test: str, prelude: str) -> dict[str, Any]:
+    """Return the request to run an instrumented check; it reports its cases twice.
 
-    ``spoil`` changes every argument in place once it is reported.
+    The second time every argument is changed in place once it is reported.
     """
-    return {"mode": "record", "prelude": prelude, "program": "", "test": test, "spoil": spoil}
+    return {"mode": "record", "prelude": prelude, "program": "", "test": test}
 
 
 def maths(*, paths: Sequence[str]) -> dict[str, Any]:

@@ -56,7 +56,6 @@ _MODULES = (
     "runs.domain.values",
     "runs.sandbox",
     "runs.sandbox.launcher",
-    "runs.sandbox.maths_child",
     "runs.sandbox.child",
 )
 # -S and an empty environment keep out site-packages and PYTHON* variables;
@@ -185,32 +184,58 @@ def lease(jail: Jail) -> Iterator[int | None]:
 def pack(jail: Jail, request: Mapping[str, Any], limits: Limits, uid: int | None) -> bytes:
     """Return what the process reads on standard input before it does anything."""
     config = {**jail.config, "uid": uid, "limits": limits.resource_limits()}
-    body = marshal.dumps((_modules(jail.portable), config, dict(request)), 4)
+    extra = ("runs.sandbox.maths_child",) if request["mode"] == "maths" else ()
+    modules = _modules((*_MODULES, *extra), jail.portable)
+    body = marshal.dumps((modules, config, dict(request)), 4)
     if len(body) > MAX_REQUEST_BYTES:
         raise RequestTooLarge(f"code and inputs take {len(body)} bytes")
     return b"%012d" % len(body) + body
 
 
-def start(jail: Jail) -> subprocess.Popen[bytes]:
+@dataclass(frozen=True)
+class Started:
+    """A process in its jail; ``told`` is where bwrap names the init of its namespace."""
+
+    process: subprocess.Popen[bytes]
+    told: int | None
+
+
+def start(jail: Jail) -> Started:
     """Start the interpreter in ``jail``; it waits for ``pack``'s bytes.
 
     Raises:
         OSError: the command can't be run.
     """
-    return subprocess.Popen(
-        [*jail.argv, *PYTHON_FLAGS],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        env=dict(jail.environment),
-        cwd="/",
-        start_new_session=True,
-    )
+    command, told, tell = [*jail.argv, *PYTHON_FLAGS], None, None
+    if jail.slots is None and not jail.config["reaper"]:
+        # Without a uid of its own, the end of a namespace is seen by its init.
+        told, tell = os.pipe()
+        command[1:1] = ["--info-fd", str(tell)]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=dict(jail.environment),
+            cwd="/",
+            start_new_session=True,
+            pass_fds=() if tell is None else (tell,),
+        )
+    except OSError:
+        if told is not None:
+            os.close(told)
+        raise
+    finally:
+        if tell is not None:
+            os.close(tell)
+    return Started(process, told)
 
 
-def end(jail: Jail, process: subprocess.Popen[bytes]) -> None:
-    """End the process and all its descendants, and wait for it."""
+def end(jail: Jail, started: Started) -> None:
+    """End the process and all its descendants, and wait for them."""
+    process = started.process
     if process.poll() is None:
         if jail.config["reaper"]:
             # The reaper ends the others first; killed itself, it would leave them behind.
@@ -222,6 +247,20 @@ def end(jail: Jail, process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
+    if started.told is not None:
+        _wait_for_init(started.told)
+        os.close(started.told)
+
+
+def _wait_for_init(told: int) -> None:
+    """Wait until the init that bwrap named is gone; the kernel lets it go last of all."""
+    os.set_blocking(told, False)
+    with (
+        contextlib.suppress(ValueError, KeyError, OSError),
+        _exit_handle(json.loads(os.read(told, 4096))["child-pid"]) as handle,
+    ):
+        if handle is not None:
+            select.select([handle], [], [], 2.0)
 
 
 def read_line(line: bytes) -> list[Any] | None:
@@ -239,11 +278,11 @@ def read_line(line: bytes) -> list[Any] | None:
 
 
 @cache
-def _modules(portable: bool) -> tuple[tuple[str, Any], ...]:
-    """Return the project's modules that travel into the sandbox, compiled unless ``portable``."""
+def _modules(names: tuple[str, ...], portable: bool) -> tuple[tuple[str, Any], ...]:
+    """Return modules of the project to send into the sandbox, compiled unless ``portable``."""
     root = Path(__file__).resolve().parents[2]
     loaded: list[tuple[str, Any]] = []
-    for name in _MODULES:
+    for name in names:
         path = root.joinpath(*name.split(".")).with_suffix(".py")
         if not path.is_file():
             loaded.append((name, None))
@@ -291,9 +330,10 @@ class _Watch:
 
     def until_it_ends(self) -> Run:
         try:
-            self._process = start(self._jail)
+            started = start(self._jail)
         except OSError as error:
             return self._host_failed(f"the sandbox can't be started: {error.strerror}")
+        self._process = started.process
         try:
             assert self._process.stdout is not None
             assert self._process.stderr is not None
@@ -303,7 +343,7 @@ class _Watch:
             self._printed = _Pipe(self._process.stderr, limit=most, keep=_PRINTED_KEPT)
             stopped = self._watch()
         finally:
-            end(self._jail, self._process)
+            end(self._jail, started)
         return self._result(stopped)
 
     def _watch(self) -> Ending | None:
