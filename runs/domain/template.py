@@ -25,7 +25,7 @@ TEMPLATE: Final = r"""# Tasks of your own: one JSON object a line. Lines that st
 # Maths: the gold answer in LaTeX; equal forms count as right.
 {"key": "half_of_three", "kind": "maths", "prompt": "What is half of $3$?", "checker": {"gold": "\\frac{3}{2}"}}
 #
-# Exact match with any of the answers (case and outer blanks don't matter).
+# Exact match with any of the answers (case, spacing and a final full stop do not matter).
 {"key": "capital_of_france", "kind": "exact", "prompt": "What is the capital of France? Answer with one word.", "checker": {"answers": ["Paris"]}}
 #
 # Multiple choice: write the options into the prompt too.

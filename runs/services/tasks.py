@@ -105,38 +105,45 @@ def references_check(*, suite: Suite, grader: Grader) -> Iterator[ReferenceCheck
         reply = reference_reply(task)
         if reply is None:
             yield ReferenceCheck(key=task.key, state=ReferenceState.NO_REFERENCE)
-            continue
-        try:
-            checker = _recorded(task, comparator=suite.comparator, grader=grader)
-        except ReferenceFailed as error:
-            yield ReferenceCheck(
-                key=task.key, state=ReferenceState.FAILED, message=_one_line(str(error))
-            )
-            continue
-        result = grader.grade(kind=task.kind.value, checker=checker, reply=reply)
-        yield _reference_check(task.key, result, checker)
+        elif task.kind is Kind.CODE and task.checker["mode"] != CodeMode.CASES:
+            yield _recorded(task, comparator=suite.comparator, grader=grader)
+        else:
+            result = grader.grade(kind=task.kind.value, checker=task.checker, reply=reply)
+            yield _graded(task.key, result)
 
 
-def _recorded(task: TaskSpec, *, comparator: str, grader: Grader) -> Mapping[str, Any]:
-    """Return what answers are checked against; asserts and inputs become cases."""
-    if task.kind is not Kind.CODE or task.checker["mode"] == CodeMode.CASES:
-        return task.checker
-    return grader.record_cases(
-        checker={"comparator": comparator, **task.checker}, reference=task.reference or ""
-    )
-
-
-def _reference_check(key: str, result: GradeResult, checker: Mapping[str, Any]) -> ReferenceCheck:
-    state = _STATES.get(result.verdict, ReferenceState.FAILED)
-    details = result.details
-    message = "" if state is ReferenceState.PASSED else str(details.get("message") or "")
+def _recorded(task: TaskSpec, *, comparator: str, grader: Grader) -> ReferenceCheck:
+    """Return the check of a task by asserts or inputs; recording it grades the reference."""
+    try:
+        payload = grader.record_cases(
+            checker={"comparator": comparator, **task.checker}, reference=task.reference or ""
+        )
+    except ReferenceFailed as error:
+        return ReferenceCheck(
+            key=task.key, state=ReferenceState.FAILED, message=_one_line(str(error))
+        )
     return ReferenceCheck(
-        key=key,
-        state=state,
-        verdict=result.verdict.value,
-        message=_one_line(message),
-        in_process=checker.get("checker_isolation") == "in_process",
+        key=task.key,
+        state=ReferenceState.PASSED,
+        verdict=Verdict.PASS.value,
+        in_process=payload.get("checker_isolation") == "in_process",
     )
+
+
+def _graded(key: str, result: GradeResult) -> ReferenceCheck:
+    state = _STATES.get(result.verdict, ReferenceState.FAILED)
+    message = "" if state is ReferenceState.PASSED else _reason(result.details)
+    return ReferenceCheck(key=key, state=state, verdict=result.verdict.value, message=message)
+
+
+def _reason(details: Mapping[str, Any]) -> str:
+    """Return in one line why a grade is no pass, with the first case that failed."""
+    reason = str(details.get("message") or f"answered {details.get('answer')!r}")
+    case = details.get("case")
+    if case:
+        got = f", got {case['got']}" if "got" in case else ""
+        reason = f"{case['input']}: {reason} (expected {case['expected']}{got})"
+    return _one_line(reason)
 
 
 _STATES = {

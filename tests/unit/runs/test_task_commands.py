@@ -16,7 +16,7 @@ from runs.domain.checking import Verdict
 from runs.domain.suites import load_suite
 from runs.domain.template import TEMPLATE
 from runs.management.commands import check_tasks
-from runs.sandbox.grader import GradeResult, RecordingFailed
+from runs.sandbox.grader import GradeResult, ReferenceFailed
 from runs.services.tasks import UnknownSource, suite_load
 
 ROW: dict[str, Any] = {"key": "a", "kind": "maths", "prompt": "1+1?", "checker": {"gold": "2"}}
@@ -49,7 +49,7 @@ class ScriptedGrader:
 
     def record_cases(self, *, checker: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
         if "raise" in reference:
-            raise RecordingFailed("the reference raised ValueError")
+            raise ReferenceFailed("the reference raised ValueError")
         return {**checker, "checker_isolation": "in_process"}
 
 
