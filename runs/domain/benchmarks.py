@@ -89,11 +89,11 @@ def read_mbpp(row: Row) -> TaskSpec:
     text_field = "text" if "text" in row else "prompt"
     text = fields.text(row, text_field).strip()
     reference = fields.text(row, "code").replace("\r\n", "\n").strip() + "\n"
-    tests = [test.strip() for test in fields.texts(row, "test_list")]
+    tests = [test.strip() for test in fields.texts(row, "test_list", distinct=False)]
     if not tests:
         raise BadField("test_list", "is empty", "Give at least one assert statement.")
     setup = fields.text(row, "test_setup_code", default="").replace("\r\n", "\n")
-    imports = fields.texts(row, "test_imports")
+    imports = fields.texts(row, "test_imports", distinct=False)
     # The hub's MBPP+ repeats test_list within "test": the longer one is the benchmark.
     body = [fields.text(row, "test")] if row.get("test") is not None else [setup, *tests]
     test = "\n".join(part for part in (*imports, *body) if part.strip()) + "\n"

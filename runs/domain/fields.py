@@ -85,11 +85,14 @@ def check_text(value: Any, *, field: str) -> None:
         raise BadField(field, "holds half of a surrogate pair", fix) from None
 
 
-def texts(row: Mapping[str, Any], name: str, *, where: str = "") -> tuple[str, ...]:
+def texts(
+    row: Mapping[str, Any], name: str, *, where: str = "", distinct: bool = True
+) -> tuple[str, ...]:
     """Return the list of texts in ``row[name]``; missing or null is an empty one.
 
     Raises:
-        BadField: not a list, or an entry is not text, is blank or comes twice.
+        BadField: not a list, or an entry is not text, is blank or, where they
+            must be ``distinct``, comes twice.
     """
     value = row.get(name)
     if value is None:
@@ -103,7 +106,7 @@ def texts(row: Mapping[str, Any], name: str, *, where: str = "") -> tuple[str, .
         check_text(entry, field=field)
         if not entry.strip():
             raise BadField(field, "is blank", "Remove it.")
-        if entry in value[:index]:
+        if distinct and entry in value[:index]:
             raise BadField(field, f"{entry!r} comes twice", "Keep one of them.")
     return tuple(value)
 

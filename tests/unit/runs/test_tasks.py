@@ -466,6 +466,11 @@ def test_mbpp_row_becomes_asserts_with_signature_and_example() -> None:
     assert task.checker["test"] == "assert add_three(1) == 4\nassert add_three(-3) == 0\n"
 
 
+def test_mbpp_may_repeat_a_test_as_the_published_file_does() -> None:
+    tests = MBPP_ROW["test_list"][:1] * 2
+    assert _one({**MBPP_ROW, "test_list": tests}).checker["test"] == "\n".join(tests) + "\n"
+
+
 def test_mbpp_entry_is_the_function_that_both_tests_and_code_know() -> None:
     row = {
         **MBPP_ROW,
