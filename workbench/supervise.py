@@ -334,7 +334,12 @@ class _Command:
         self.stopping = True
         if self.keeper:
             self.tell("stop")
-            self.keeper.wait()
+            try:
+                self.keeper.wait(1)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(OSError):  # the terminal may be gone
+                    print("Letting the worker end (Ctrl-C: at once) ...", file=sys.stderr)
+                self.keeper.wait()
 
 
 def _start_or_attach(command: _Command, children: Sequence[Child], data: Path) -> Running:

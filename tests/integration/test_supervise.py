@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
 import time
 import uuid
@@ -77,12 +80,16 @@ def wait_for(found: Callable[[], T], seconds: float = 15) -> T:
     raise AssertionError(f"waited {seconds} s in vain")
 
 
+def own_the_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 class Run:
     """A command under test; everything it starts carries a mark in its environment."""
 
     pids: Mapping[str, int] = MappingProxyType({})
 
-    def __init__(self, data: Path, children: list[Child]) -> None:
+    def __init__(self, data: Path, children: list[Child], *, terminal: int | None = None) -> None:
         self.mark = f"KEPT_MARK={uuid.uuid4()}"
         name, _, value = self.mark.partition("=")
         plan = json.dumps([asdict(child) for child in children])
@@ -90,9 +97,12 @@ class Run:
             [sys.executable, "-c", COMMAND, str(data), plan],
             cwd=ROOT,
             env=os.environ | {name: value},
+            stdin=terminal,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.PIPE if terminal is None else terminal,
             text=True,
+            start_new_session=terminal is not None,
+            preexec_fn=None if terminal is None else own_the_terminal,
         )
 
     def started(self) -> tuple[dict[str, str], Mapping[str, int]]:
@@ -133,8 +143,8 @@ class Run:
 def run(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     runs = []
 
-    def start(*children: Child) -> Run:
-        runs.append(Run(tmp_path / "data", list(children)))
+    def start(*children: Child, terminal: int | None = None) -> Run:
+        runs.append(Run(tmp_path / "data", list(children), terminal=terminal))
         return runs[-1]
 
     yield start
@@ -255,6 +265,16 @@ def test_a_signal_ends_everything_with_130(run: Callable[..., Run], number: int)
     command = run(broker(), sleeper())
     command.started()
     command.process.send_signal(number)
+    assert command.process.wait(10) == supervise.EXIT_INTERRUPTED
+    assert command.alive() == []
+
+
+def test_a_closed_terminal_leaves_nothing(run: Callable[..., Run]) -> None:
+    master, slave = pty.openpty()
+    command = run(broker(), sleeper(), terminal=slave)
+    command.started()
+    os.close(slave)
+    os.close(master)
     assert command.process.wait(10) == supervise.EXIT_INTERRUPTED
     assert command.alive() == []
 
