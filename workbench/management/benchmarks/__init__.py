@@ -1,0 +1,1 @@
+"""Comparisons with other tools, measured side by side in one run."""
