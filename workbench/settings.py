@@ -145,8 +145,7 @@ ALLOW_UNSANDBOXED = env.bool("WORKBENCH_ALLOW_UNSANDBOXED", False)
 
 STATIC_URL = "static/"
 STATICFILES_DIRS = [BASE_DIR / "workbench" / "static"]
-STATIC_ROOT = DATA_DIR / "static"
-# Serves straight from the finders: nothing has to be collected first.
+# Served straight from where they are: nothing has to be collected first.
 WHITENOISE_USE_FINDERS = True
 
 LOGIN_URL = "sign-in"

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from runs.domain.exposure import Exposure, exposures
 from runs.domain.plan import (
     EMBEDDED,
-    PRESETS,
     BenchmarkSpec,
     CellSpec,
     ExperimentSpec,
     ModelSpec,
 )
+from runs.domain.report import PairRecord
 from runs.models import Experiment
 from runs.selectors import cells_of
 from runs.services.reporting import cell_record
 from skills.domain.skillfile import slugify
+from skills.models import SkillVersion
 from skills.services.libraries import versions_of
 from workbench.kernel.identity import sha256_of
 
 # The demonstration model: what a fresh machine runs when no endpoint is configured.
 EMBEDDED_MODEL = ModelSpec(id="SmolLM2-135M-Instruct", base_url=EMBEDDED, dialect="json_action")
-EMBEDDED_MAX_TOKENS = 384
+
+
+def embedded_cell(library: str) -> CellSpec:
+    """Return what the embedded model can do on two cores: short answers and a single search."""
+    return CellSpec(library=library, max_tokens=384, max_searches=1)
 
 
 @dataclass(frozen=True)
@@ -46,23 +50,19 @@ def audit_spec(
     """
     library = slugify(directory.resolve().name)
     asked = sha256_of([str(directory.resolve()), source, size, model.id, model.endpoint, seed])
-    preset = PRESETS["default"]
-    max_tokens = EMBEDDED_MAX_TOKENS if model.base_url == EMBEDDED else preset["max_tokens"]
     return ExperimentSpec(
         slug=f"audit-{library}-{asked[:6]}",
         seed=seed,
         models=(model,),
         benchmarks=(BenchmarkSpec(suite=source, size=size, seed=seed),),
-        cells=(
-            CellSpec(library=library, temperature=preset["temperature"], max_tokens=max_tokens),
-        ),
+        cells=(embedded_cell(library) if model == EMBEDDED_MODEL else CellSpec(library=library),),
     )
 
 
 def skill_lines(experiment: Experiment) -> list[SkillLine]:
     """Return every skill of the experiment's libraries with what came of its pairs, by slug."""
-    versions = {}
-    pairs: list[Any] = []
+    versions: dict[str, SkillVersion] = {}
+    pairs: list[PairRecord] = []
     for cell in cells_of(experiment):
         pairs += cell_record(cell).pairs
         if cell.library:
@@ -76,17 +76,14 @@ def skill_lines(experiment: Experiment) -> list[SkillLine]:
 
 def skill_table(lines: Iterable[SkillLine]) -> str:
     """Return the per-skill lines as a text table."""
-    rows = [("skill", "returned", "alone", "shared", "won", "lost", "files not given")]
+    rows = [["skill", "returned", "alone", "shared", "won", "lost", "files not given"]]
     for line in lines:
         e = line.exposure
         counts = (e.returned, e.alone, e.shared, e.won, e.lost)
-        rows.append((e.skill, *map(str, counts), ", ".join(line.companions) or "-"))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
-    return "\n".join(
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [cell.rjust(width) for cell, width in zip(row[1:-1], widths[1:], strict=True)]
-            + [row[-1]]
-        )
-        for row in rows
-    )
+        rows.append([e.skill, *map(str, counts), ", ".join(line.companions) or "-"])
+    widths = [max(len(row[column]) for row in rows) for column in range(6)]
+    shown = []
+    for name, *counts_shown, files in rows:
+        cells = [n.rjust(width) for n, width in zip(counts_shown, widths[1:], strict=True)]
+        shown.append("  ".join([name.ljust(widths[0]), *cells, files]))
+    return "\n".join(shown)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from django.db import transaction
@@ -133,18 +134,20 @@ def arm_specs(
     *, model: ModelSpec, partition: Partition, cell: CellSpec, library: Library
 ) -> tuple[ArmSpec, ArmSpec]:
     """Return the treatment and the baseline of a cell: all else is equal between them."""
-    shared = {
-        "model": model.id,
-        "endpoint": model.endpoint,
-        "dialect": model.dialect,
-        "benchmark": partition.benchmark.slug,
-        "benchmark_sha256": partition.benchmark.sha256,
-        "partition_sha256": partition.sha256,
-        "temperature": cell.temperature,
-        "max_tokens": cell.max_tokens,
-    }
-    treatment = ArmSpec(
-        **shared,
+    baseline = ArmSpec(
+        model=model.id,
+        endpoint=model.endpoint,
+        dialect=model.dialect,
+        benchmark=partition.benchmark.slug,
+        benchmark_sha256=partition.benchmark.sha256,
+        partition_sha256=partition.sha256,
+        prompt_sha256=prompts_sha256(exposed=False, dialect=model.dialect),
+        temperature=cell.temperature,
+        max_tokens=cell.max_tokens,
+        strategy="direct",
+    )
+    treatment = replace(
+        baseline,
         prompt_sha256=prompts_sha256(exposed=True, dialect=model.dialect),
         strategy=cell.strategy,
         library_sha256=library.sha256,
@@ -154,11 +157,6 @@ def arm_specs(
         retriever=cell.retriever,
         tokeniser=TOKENISER_VERSION,
         max_searches=cell.max_searches,
-    )
-    baseline = ArmSpec(
-        **shared,
-        prompt_sha256=prompts_sha256(exposed=False, dialect=model.dialect),
-        strategy="direct",
     )
     return treatment, baseline
 

@@ -43,7 +43,9 @@ def import_skills(*, loaded: LoadedLibrary, library_slug: str) -> Imported:
     """
     if not loaded.clean:
         raise NothingToImport("no usable SKILL.md was found")
-    created, unchanged, versions = [], [], []
+    created: list[str] = []
+    unchanged: list[str] = []
+    versions: list[SkillVersion] = []
     with transaction.atomic():
         for parsed in loaded.clean:
             version, new = _store(parsed)

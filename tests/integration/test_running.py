@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.utils import timezone
-from pytest_django.fixtures import SettingsWrapper
 
 from runs.domain.agent import Contaminated, run_agent
 from runs.domain.plan import Budget, CellSpec
@@ -136,7 +136,7 @@ def test_a_finished_execution_is_never_run_again(tasks: Path) -> None:
 
 
 def test_what_a_crash_left_is_taken_up_where_it_stopped(
-    tasks: Path, monkeypatch: pytest.MonkeyPatch, settings: SettingsWrapper
+    tasks: Path, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
     """Crash after each stage of the first execution; the calls are made once."""
     settings.MAX_TRIES = 4
@@ -156,7 +156,7 @@ def test_what_a_crash_left_is_taken_up_where_it_stopped(
                 patched.setattr(executing, name, crash)
                 with pytest.raises(Crash):
                     execute(uid=uid, open_grader=lambda: grader)
-            Execution.objects.update(lease_until=timezone.now() - timezone.timedelta(seconds=1))
+            Execution.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
         calls = Call.objects.filter(subject=uid).count()
         execute(uid=uid, open_grader=lambda: grader)
     execution = Execution.objects.get(uid=uid)

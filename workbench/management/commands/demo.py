@@ -15,12 +15,12 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
 from django.utils import timezone
 
-from runs.domain.plan import BenchmarkSpec, CellSpec, ExperimentSpec
 from runs.domain import render
+from runs.domain.plan import BenchmarkSpec, ExperimentSpec
 from runs.management.commands.run_experiment import run_to_end
 from runs.management.running import duration, faults_as_exit_codes
 from runs.models import Experiment, ExperimentStatus
-from runs.services.auditing import EMBEDDED_MAX_TOKENS, EMBEDDED_MODEL
+from runs.services.auditing import EMBEDDED_MODEL, embedded_cell
 from runs.services.planning import SlugTaken, plan_experiment
 from runs.services.preparing import prepare
 from runs.services.reporting import report_of
@@ -90,7 +90,7 @@ def demo_spec(slug: str) -> ExperimentSpec:
         slug=slug,
         models=(EMBEDDED_MODEL,),
         benchmarks=(BenchmarkSpec("starter", size=24), BenchmarkSpec("humaneval", size=8)),
-        cells=(CellSpec(library="coding", max_tokens=EMBEDDED_MAX_TOKENS),),
+        cells=(embedded_cell("coding"),),
     )
 
 
