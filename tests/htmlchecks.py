@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from html.parser import HTMLParser
+from itertools import pairwise
 
 _VOID = {
     "area",
@@ -18,6 +19,25 @@ _VOID = {
     "meta",
     "source",
     "wbr",
+}
+_BLOCKS = {
+    "article",
+    "aside",
+    "details",
+    "div",
+    "dl",
+    "fieldset",
+    "form",
+    "h1",
+    "h2",
+    "h3",
+    "h4",
+    "ol",
+    "p",
+    "pre",
+    "section",
+    "table",
+    "ul",
 }
 _SELF_NAMED = {"hidden", "submit", "button", "image", "reset"}
 
@@ -47,6 +67,8 @@ class Page(HTMLParser):
             self.ids.append(attributes["id"])
         if tag == "label":
             self.label_for.add(attributes.get("for", ""))
+        if tag in _BLOCKS and any(open_tag == "p" for open_tag, _ in self._open):
+            self.faults.append(f"<{tag}> stands in a <p>, which browsers close before it")
         if tag not in _VOID:
             self._open.append((tag, len(self.elements) - 1))
 
@@ -114,7 +136,7 @@ def _frame_faults(page: Page) -> list[str]:
     levels = [int(tag[1]) for tag, _ in page.elements if tag in ("h1", "h2", "h3", "h4", "h5")]
     faults += [
         f"a heading jumps from {before} to {after}"
-        for before, after in zip(levels, levels[1:], strict=False)
+        for before, after in pairwise(levels)
         if after > before + 1
     ]
     skip = next((a for tag, a in page.elements if tag == "a"), {})
@@ -127,12 +149,12 @@ def _control_faults(page: Page) -> list[str]:
     faults = []
     for index, (tag, attributes) in enumerate(page.elements):
         named = attributes.get("aria-label") or attributes.get("aria-labelledby")
-        if tag in ("select", "textarea", "input") and attributes.get("type") not in _SELF_NAMED:
-            if not named and attributes.get("id") not in page.label_for:
-                faults.append(f"the control {attributes.get('name')} has no label")
-        if tag in ("button", "a", "summary") and not named:
-            if not page.names.get(index, "").strip():
-                faults.append(f"a <{tag}> has no name")
+        field = tag in ("select", "textarea", "input")
+        labelled = named or attributes.get("id") in page.label_for
+        if field and attributes.get("type") not in _SELF_NAMED and not labelled:
+            faults.append(f"the control {attributes.get('name')} has no label")
+        elif tag in ("button", "a", "summary") and not (named or page.names.get(index, "").strip()):
+            faults.append(f"a <{tag}> has no name")
     return faults
 
 

@@ -9,7 +9,6 @@ from django.conf import settings
 from django.contrib.auth import login, logout
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import LoginView
-from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.shortcuts import redirect
@@ -22,7 +21,13 @@ from django.views.defaults import page_not_found
 from runs.domain.report import build_report, paper_example
 from runs.models import Experiment
 from runs.services.reporting import report_of
-from runs.views.experiments import Download, downloads, is_demonstration, other_notices
+from runs.views.experiments import (
+    Download,
+    downloads,
+    is_demonstration,
+    most_lost,
+    other_notices,
+)
 from runs.views.figures import CellView, cell_view, cell_views
 from runs.views.flips import Flip, flips_of
 from runs.views.live import ProgressView, progress_view
@@ -123,28 +128,22 @@ def _newest(experiment: Experiment) -> Newest:
         flips=flips,
         n_flips=len(report["harmful_flips"]),
         caveat=report["caveat"],
-        next=_next(progress, cells, len(report["harmful_flips"])),
+        next=_next(progress, cells),
         downloads=downloads(experiment.slug),
     )
 
 
-def _next(progress: ProgressView, cells: tuple[CellView, ...], flips: int) -> tuple[Next, ...]:
+def _next(progress: ProgressView, cells: tuple[CellView, ...]) -> tuple[Next, ...]:
     whole = Next("Open the experiment", progress.url, "Every cell, figure and pair.")
     if progress.status == "paused":
         return (Next("See why it is paused", progress.url, "And resume it there."),)
     if progress.live or not cells:
         return (whole,)
-    lost = max(cells, key=lambda cell: cell.retrieved.lost.count).retrieved.lost
-    steps = []
-    if flips:
-        steps.append(
-            Next(
-                f"Read the {flips} lost {'pair' if flips == 1 else 'pairs'}",
-                lost.url,
-                "Find out what the returned skill made the model do.",
-            )
-        )
-    return (*steps, whole)
+    lost = most_lost(cells)
+    if lost is None:
+        return (whole,)
+    label = f"Read the {lost.count} lost {'pair' if lost.count == 1 else 'pairs'}"
+    return (Next(label, lost.url, "Find out what the returned skill made the model do."), whole)
 
 
 # --- signing in and out ---------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,11 @@ from django.views.decorators.http import require_POST, require_safe
 
 from runs.domain.render import csv_text, markdown
 from runs.domain.report import TERMS
-from runs.models import Experiment, Outcome
+from runs.models import Experiment, ExperimentStatus, Outcome
 from runs.selectors import ExperimentMissing, experiment_by_slug
 from runs.services import lifecycle
 from runs.services.reporting import DEMONSTRATION, report_of
-from runs.views.figures import COLUMNS, HEADS, UNITS, CellView, cell_views
+from runs.views.figures import COLUMNS, HEADS, UNITS, CellView, Quadrant, cell_views
 from runs.views.live import Actions, ProgressView, actions_of, progress_view
 from workbench.kernel.pages import render_page, utc
 from workbench.kernel.roles import unblinded_only
@@ -99,6 +99,7 @@ class ExperimentPage:
     cells: tuple[CellView, ...]
     disagreements: tuple[Disagreement, ...]
     flips: int
+    lost: Quadrant | None
     caveat: str
     preset: str
     failure_policy: str
@@ -184,6 +185,7 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
         raise Http404
     report = {**report, "cells": _sorted(report["cells"], key, descending=sort.startswith("-"))}
     progress = progress_view(found, now=timezone.now())
+    cells = cell_views(slug, report)
     return render_page(
         request,
         "runs/experiment.html",
@@ -198,11 +200,12 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
             notices=other_notices(report),
             demonstration=is_demonstration(report),
             columns=tuple(_column(slug, name, sort) for name in COLUMNS),
-            cells=cell_views(slug, report),
+            cells=cells,
             disagreements=tuple(
                 Disagreement(**row) for row in report["sign_disagreements"] if row["cells"]
             ),
             flips=len(report["harmful_flips"]),
+            lost=most_lost(cells) if progress.status == ExperimentStatus.FINISHED else None,
             caveat=report["caveat"],
             preset=report["preset"],
             failure_policy=report["failure_policy"],
@@ -210,6 +213,12 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
             downloads=downloads(slug),
         ),
     )
+
+
+def most_lost(cells: Sequence[CellView]) -> Quadrant | None:
+    """Return the lost pairs of the cell that has most of them, or None when none was lost."""
+    lost = [cell.retrieved.lost for cell in cells if cell.retrieved.lost.count]
+    return max(lost, key=lambda quadrant: quadrant.count, default=None)
 
 
 def is_demonstration(report: Mapping[str, Any]) -> bool:

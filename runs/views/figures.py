@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -32,7 +32,8 @@ class Figure:
     """One figure: its text, or a dash and the reason why there is none.
 
     Attributes:
-        sense: ``won`` or ``lost`` where it shows an effect whose interval leaves 0 out.
+        sense: ``won`` or ``lost`` where it counts such pairs, or shows an effect whose
+            interval leaves 0 out.
     """
 
     key: str
@@ -80,6 +81,14 @@ class Matrix:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """Figures without a value, for one reason."""
+
+    labels: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Note:
     """Something a reader of the figures must know; ``code`` says which rule fired."""
 
@@ -113,7 +122,7 @@ class CellView:
     retrieved: Matrix
     everything: Matrix
     parts: tuple[Figure, ...]
-    missing: tuple[Figure, ...]
+    missing: tuple[Missing, ...]
     notes: tuple[Note, ...]
     n_pairs: int
     n_censored: int
@@ -154,14 +163,14 @@ UNITS: Mapping[str, str] = {
     "rae_ci": "points",
     "b": "count",
     "c": "count",
-    "mcnemar_p": "exact, two-sided",
+    "mcnemar_p": "exact",
     "sign_disagreement": "lift, RAE",
     "skipped_effect": "points",
 }
 HEADS: Mapping[str, str] = {
     **LABELS,
     "n_pairs": "Pairs",
-    "n_cond": "Skill returned",
+    "n_cond": "Returned",
     "coverage": "Coverage",
     "se_accuracy": "With skills",
     "sd_accuracy": "Without",
@@ -172,6 +181,7 @@ HEADS: Mapping[str, str] = {
     "sign_disagreement": "Signs disagree",
     "skipped_effect": "Skipped effect",
 }
+_COUNTED = {"b": "won", "c": "lost"}
 _EFFECTS = ("aggregate_lift", "selection_gap", "oae", "rae", "skipped_effect")
 
 
@@ -188,8 +198,9 @@ def cell_view(slug: str, cell: Mapping[str, Any], *, limit: int | None = None) -
     url = (
         reverse("cell", kwargs={"slug": slug, "sha12": sha12}) if slug and "sha12" in about else ""
     )
-    enough = cell["not_reportable"] != NotReportable.FEW_RETRIEVED
-    remark = "" if cell["reportable"] else NOT_REPORTABLE[NotReportable(cell["not_reportable"])]
+    # Without any retrieved pair there is no figure that evidence could be short for.
+    enough = not cell["n_cond"] or cell["not_reportable"] != NotReportable.FEW_RETRIEVED
+    remark = _remark(cell)
     sense = sense_of(cell["rae_ci"]) if enough else ""
     figures = {key: figure(cell, key) for key in (*COLUMNS, "selection_gap", "skipped_effect")}
     limit = limit or _axis([cell["rae_ci"], cell["aggregate_lift_ci"]])
@@ -218,10 +229,10 @@ def cell_view(slug: str, cell: Mapping[str, Any], *, limit: int | None = None) -
             limit,
             sense_of(cell["aggregate_lift_ci"]),
         ),
-        retrieved=_matrix(cell, "retrieved", "Pairs where a skill was returned", "", url),
+        retrieved=_matrix(cell, "retrieved", "Where a skill was returned", "", url),
         everything=_matrix(cell, "all", "All pairs", "all_", url),
         parts=_parts(cell, figures),
-        missing=tuple(item for item in figures.values() if item.reason),
+        missing=_missing(figures.values()),
         notes=tuple(Note(note["code"], note["text"]) for note in cell["notes"]),
         n_pairs=cell["n_pairs"],
         n_censored=cell["n_censored"],
@@ -229,11 +240,21 @@ def cell_view(slug: str, cell: Mapping[str, Any], *, limit: int | None = None) -
     )
 
 
+def _remark(cell: Mapping[str, Any]) -> str:
+    if cell["reportable"] or not cell["complete"]:
+        return ""
+    if not cell["n_cond"]:
+        return reason_text(cell["undefined"]["rae"])
+    return NOT_REPORTABLE[NotReportable(cell["not_reportable"])]
+
+
 def figure(cell: Mapping[str, Any], key: str) -> Figure:
     """Return the figure ``key`` of a report cell."""
     value = cell[key]
     code = cell["undefined"].get(key)
     sense = sense_of(cell.get(f"{key}_ci")) if key in _EFFECTS else ""
+    if key in _COUNTED and value:
+        sense = _COUNTED[key]
     return Figure(
         key=key,
         label=HEADS.get(key, key.replace("_", " ")),
@@ -283,6 +304,14 @@ def _parts(cell: Mapping[str, Any], figures: Mapping[str, Figure]) -> tuple[Figu
             if parts[key] is not None
         ),
     )
+
+
+def _missing(figures: Iterable[Figure]) -> tuple[Missing, ...]:
+    by_reason: dict[str, list[str]] = {}
+    for item in figures:
+        if item.reason:
+            by_reason.setdefault(item.reason, []).append(item.label)
+    return tuple(Missing(", ".join(labels), reason) for reason, labels in by_reason.items())
 
 
 def _matrix(cell: Mapping[str, Any], key: str, title: str, prefix: str, url: str) -> Matrix:

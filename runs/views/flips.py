@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,11 @@ from django.urls import reverse
 
 from runs.domain.tasks import Kind
 from runs.models import Arm, Attempt, Failure, Grade, Pair, PairArm
-from skills.selectors import texts_in
+from skills.models import Library
+from skills.selectors import SkillText, texts_in
+
+# By pair and arm: the attempt that counts, and its latest grade.
+_Answers = dict[tuple[int, str], tuple[Attempt, Grade | None]]
 
 ANSWER_SHOWN = 900
 SKILL_SHOWN = 400
@@ -61,10 +66,11 @@ def flips_of(report: Mapping[str, Any], *, at_most: int) -> tuple[Flip, ...]:
         for pair in Pair.objects.filter(uid__in=wanted).select_related("task", "cell__library")
     }
     answers = _answers(list(pairs.values()))
-    return tuple(_flip(pairs[uid], answers) for uid in wanted if uid in pairs)
+    texts = _texts(pairs.values(), answers)
+    return tuple(_flip(pairs[uid], answers, texts) for uid in wanted if uid in pairs)
 
 
-def _answers(pairs: list[Pair]) -> dict[tuple[int, str], tuple[Attempt, Grade | None]]:
+def _answers(pairs: list[Pair]) -> _Answers:
     """Return attempt and latest grade by pair and arm, in three queries."""
     arms = {
         (arm.pair_id, arm.arm): arm.execution_id for arm in PairArm.objects.filter(pair__in=pairs)
@@ -84,17 +90,31 @@ def _answers(pairs: list[Pair]) -> dict[tuple[int, str], tuple[Attempt, Grade | 
     }
 
 
-def _flip(pair: Pair, answers: Mapping[tuple[int, str], tuple[Attempt, Grade | None]]) -> Flip:
+def _texts(pairs: Iterable[Pair], answers: _Answers) -> dict[Library, dict[str, SkillText]]:
+    """Return the texts of the skills that were returned, in one query a library."""
+    wanted: dict[Library, set[str]] = defaultdict(set)
+    for pair in pairs:
+        if pair.cell.library and (pair.pk, Arm.SE) in answers:
+            wanted[pair.cell.library].update(_returned(answers, pair))
+    return {library: texts_in(library, slugs) for library, slugs in wanted.items()}
+
+
+def _returned(answers: _Answers, pair: Pair) -> list[str]:
     treatment = answers.get((pair.pk, Arm.SE))
-    slugs = [str(slug) for slug in treatment[0].returned_ids] if treatment else []
-    texts = texts_in(pair.cell.library, slugs) if pair.cell.library else {}
+    return [str(slug) for slug in treatment[0].returned_ids] if treatment else []
+
+
+def _flip(
+    pair: Pair, answers: _Answers, by_library: Mapping[Library, Mapping[str, SkillText]]
+) -> Flip:
+    texts = by_library.get(pair.cell.library, {}) if pair.cell.library else {}
     return Flip(
         uid=str(pair.uid),
         task=pair.task.key,
         language="python" if pair.task.kind == Kind.CODE else "text",
         prompt=pair.task.prompt[:ANSWER_SHOWN],
         without=_answer(answers.get((pair.pk, Arm.SD))),
-        with_skills=_answer(treatment),
+        with_skills=_answer(answers.get((pair.pk, Arm.SE))),
         skills=tuple(
             FlipSkill(
                 slug=slug,
@@ -102,7 +122,7 @@ def _flip(pair: Pair, answers: Mapping[tuple[int, str], tuple[Attempt, Grade | N
                 text=texts[slug].body[:SKILL_SHOWN] if slug in texts else "",
                 url=reverse("skill", kwargs={"slug": slug}) if slug in texts else "",
             )
-            for slug in slugs
+            for slug in _returned(answers, pair)
         ),
         url=reverse("pair", kwargs={"uid": pair.uid}),
     )

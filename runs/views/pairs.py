@@ -13,7 +13,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from runs.domain.plan import arm_from_json
+from runs.domain.plan import EMBEDDED, arm_from_json
 from runs.domain.report import FAILURES, TERMS
 from runs.domain.tasks import Kind
 from runs.models import Arm, Attempt, Failure, Grade, Outcome, Pair, PairArm
@@ -119,6 +119,7 @@ class PairPage:
     task: str
     benchmark: str
     kind: str
+    demonstration: bool
     replicate: int
     model: str
     control: str
@@ -176,6 +177,7 @@ def pair(request: HttpRequest, uid: UUID) -> HttpResponse:
             task=found.task.key,
             benchmark=treatment.benchmark,
             kind=found.task.kind,
+            demonstration=treatment.endpoint == EMBEDDED,
             replicate=found.replicate,
             model=treatment.model,
             control=treatment.control or "",
@@ -204,15 +206,13 @@ def pair_text(request: HttpRequest, uid: UUID, part: str) -> HttpResponse:
     """Return one text of the pair whole, as plain text that no browser renders."""
     found = _pair_or_404(uid)
     runs = _runs(found)
-    parts: dict[str, Callable[[], str | None]] = {"prompt": lambda: found.task.prompt}
-    for code, run in runs.items():
-        name = code.lower()
-        parts[f"{name}-reply"] = lambda run=run: run.trace.get("answer")
-        parts[f"{name}-graded"] = lambda run=run: _graded_text(run)
-        parts[f"{name}-trace"] = lambda run=run: (
-            json.dumps(run.trace, indent=1, ensure_ascii=False) if run.trace else None
-        )
-    text = parts[part]() if part in parts else None
+    arm, _, which = part.partition("-")
+    run = runs.get(arm.upper())
+    text: str | None = None
+    if part == "prompt":
+        text = found.task.prompt
+    elif run and which in _WHOLE_TEXTS:
+        text = _WHOLE_TEXTS[which](run)
     if text is None:
         raise Http404
     response = HttpResponse(text, content_type="text/plain; charset=utf-8")
@@ -293,7 +293,7 @@ def _arm(found: Pair, run: _Run) -> ArmView:
     name = run.code.lower()
     verdict = run.grade.verdict if run.grade else ""
     language = "python" if found.task.kind == Kind.CODE else "text"
-    reply = run.trace.get("answer") or ""
+    reply = _reply_text(run) or ""
     graded = _graded_text(run)
     details = run.grade.details if run.grade else {}
     return ArmView(
@@ -304,7 +304,8 @@ def _arm(found: Pair, run: _Run) -> ArmView:
         verdict=spoken(verdict),
         status=spoken(run.trace.get("status") or ""),
         graded=None if graded is None else _text(found, f"{name}-graded", graded, language),
-        reply=_text(found, f"{name}-reply", reply, "text") if reply else None,
+        # Where all of the reply was graded it is not printed twice.
+        reply=_text(found, f"{name}-reply", reply, "text") if reply not in ("", graded) else None,
         details=tuple(
             Detail(spoken(key), _clipped(value))
             for key, value in details.items()
@@ -338,6 +339,23 @@ def _graded_text(run: _Run) -> str | None:
     """Return what the grader took from the reply, or None when it took nothing."""
     answer = run.grade.details.get("answer") if run.grade else None
     return None if answer is None else str(answer)
+
+
+def _trace_text(run: _Run) -> str | None:
+    return json.dumps(run.trace, indent=1, ensure_ascii=False) if run.trace else None
+
+
+def _reply_text(run: _Run) -> str | None:
+    reply = run.trace.get("answer")
+    return None if reply is None else str(reply)
+
+
+# What ``pair_text`` can give of an arm, by the last word of its address.
+_WHOLE_TEXTS: Mapping[str, Callable[[_Run], str | None]] = {
+    "reply": _reply_text,
+    "graded": _graded_text,
+    "trace": _trace_text,
+}
 
 
 def _searches(run: _Run | None, library: Library | None) -> tuple[SearchView, ...]:

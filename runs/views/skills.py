@@ -218,7 +218,7 @@ def _skill_row(record: SkillRecord, total: Returned) -> SkillRow:
         pairs=total.pairs,
         won=total.won,
         lost=total.lost,
-        net=f"{net:+d}".replace("-", "−") if total.won or total.lost else "0",
+        net=f"{net:+d}".replace("-", "−") if net else "0",
         url=reverse("skill", kwargs={"slug": record.slug}),
     )
 

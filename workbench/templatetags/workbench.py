@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +25,7 @@ THEMES = ("auto", "light", "dark")
 # Colouring multiplies a text's bytes by about ten; longer texts stay plain.
 HIGHLIGHT_AT_MOST = 6_000
 
+_LEXER = PythonLexer(stripnl=False, ensurenl=False)
 _FORMATTER = HtmlFormatter(nowrap=True)
 _MINUS = re.compile(r"(?<![\w.])-(?=\d)")
 # Steering characters of a terminal, of text direction and of no width.
@@ -115,8 +115,7 @@ def _shown(match: re.Match[str]) -> str:
         return ""  # of a line end; alone it shows nothing
     if ord(character) < 0x20:
         return chr(0x2400 + ord(character))
-    name = unicodedata.name(character, "")
-    return f"⟨U+{ord(character):04X}{' ' + name if name else ''}⟩"
+    return f"⟨U+{ord(character):04X}⟩"
 
 
 @register.filter
@@ -132,6 +131,5 @@ def highlight(text: str, language: str) -> SafeString | str:
     if language != "python" or len(seen) > HIGHLIGHT_AT_MOST:
         return seen
     # Pygments escapes every token; its output holds nothing but spans with classes.
-    return mark_safe(
-        pygments_highlight(seen, PythonLexer(stripnl=False, ensurenl=False), _FORMATTER)
-    )
+    html: str = pygments_highlight(seen, _LEXER, _FORMATTER)
+    return mark_safe(html)
