@@ -398,6 +398,15 @@ def test_intervals_agree_to_a_tenth_of_the_width() -> None:
     assert not agree([-0.011, 0.1], [0.0, 0.1])
 
 
+def test_orchestration_compares_equal_work_only() -> None:
+    agree = BY_NAME["orchestration"].agree
+    # 20 pairs of three calls: search and answer, and the other arm's answer.
+    right = {"accuracy": 1.0, "calls": 60}
+    assert agree(right, {**right})
+    assert not agree({**right, "calls": 100}, {**right, "calls": 100})
+    assert not agree({**right, "accuracy": 0.5}, right)
+
+
 def test_the_lock_of_the_peers_has_hashes_and_no_address() -> None:
     text = (LOCKS / "peers.txt").read_text()
     for name in ("statsmodels==0.15", "evalplus==0.3.1", "inspect-ai==0.3.285"):

@@ -108,6 +108,7 @@ def orchestration(data: Data) -> Job:
     from django.core.management import call_command
 
     from runs.sandbox.grader import open_grader
+    from workbench.models import Call
 
     call_command("migrate", verbosity=0)
     grader = open_grader()
@@ -115,10 +116,13 @@ def orchestration(data: Data) -> Job:
     def run(number: int) -> Turn:
         prompts = [data["prompt"].format(round=number, task=n) for n in range(data["pairs"])]
         tasks = _write_tasks(Path(data["folder"]) / f"tasks-{number}.jsonl", prompts)
-        return timed(
+        calls_before = Call.objects.count()
+        turn = timed(
             lambda: _accuracy(_run_experiment(tasks, f"round-{number}", grader)),
             pieces=len(prompts),
         )
+        calls = Call.objects.count() - calls_before
+        return Turn(turn.seconds, {"accuracy": turn.result, "calls": calls})
 
     return Job(version(), run)
 
@@ -142,13 +146,13 @@ def _run_experiment(tasks: Path, slug: str, grader: Grader) -> Experiment:
     from runs.services.planning import plan_experiment
     from runs.services.preparing import prepare
 
-    # Every reply is right, and every turn that may search does.
+    # Every reply is right, and every turn that may search does: here the first alone.
     model = "scripted:mixed?search=1&right=1&right_with_skills=1"
     spec = ExperimentSpec(
         slug=slug,
         models=(ModelSpec(id="scripted", base_url=model),),
         benchmarks=(BenchmarkSpec(suite=str(tasks)),),
-        cells=(CellSpec(library="coding"),),
+        cells=(CellSpec(library="coding", max_searches=1),),
     )
     partitions = prepare(spec=spec, open_grader=lambda: grader)
     experiment = plan_experiment(spec=spec, partitions=partitions, at=timezone.now())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import multiprocessing
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -138,7 +139,10 @@ def inspect(data: Data) -> Job:
 
         return solve
 
+    calls = Counter[str]()
+
     def reply(messages: Any, tools: Any, *_: Any) -> Any:
+        calls["made"] += 1
         if tools and not any(isinstance(message, ChatMessageTool) for message in messages):
             return ModelOutput.for_tool_call(name, "search_skills", {"query": "prefix sum"})
         return ModelOutput.from_content(name, "right")
@@ -161,7 +165,9 @@ def inspect(data: Data) -> Job:
 
     def run(number: int) -> Turn:
         prompts = [data["prompt"].format(round=number, task=n) for n in range(data["pairs"])]
-        return timed(lambda: evaluate(prompts), pieces=len(prompts))
+        calls.clear()
+        turn = timed(lambda: evaluate(prompts), pieces=len(prompts))
+        return Turn(turn.seconds, {"accuracy": turn.result, "calls": calls["made"]})
 
     return Job(_version("inspect-ai"), run)
 
