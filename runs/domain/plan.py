@@ -305,6 +305,8 @@ class _Reader:
             for i, table in enumerate(self._tables(data, "cell"))
             for cell in self._cells(table, i)
         ]
+        self._no_repeats("model", [(model.id, model.endpoint) for model in models])
+        self._no_repeats("benchmark", benchmarks)
         if self.problems:
             return None
         return ExperimentSpec(
@@ -320,6 +322,13 @@ class _Reader:
             queue_flips=top.get("queue_flips", False),
             analysis=analysis,
         )
+
+    def _no_repeats(self, name: str, identities: Sequence[object]) -> None:
+        for index, identity in enumerate(identities):
+            if identity in identities[:index]:
+                self._problem(
+                    self._line(name, index), f"this [[{name}]] repeats an earlier one; remove it"
+                )
 
     def _model(self, table: dict[str, Any], index: int) -> ModelSpec:
         values = self._table(table, _MODEL, "model", index)

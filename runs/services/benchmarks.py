@@ -20,8 +20,7 @@ def store_benchmark(
     """Return the benchmark of ``slug`` with exactly these tasks, stored once per content.
 
     Args:
-        checkers: by task key, what answers are checked against once the reference
-            has been recorded; a task that isn't named keeps its own.
+        checkers: by task key, what answers are checked against.
     """
     digest = sha256_of(sorted(task.sha256 for task in tasks))
     with transaction.atomic():
@@ -36,7 +35,7 @@ def store_benchmark(
                 key=task.key,
                 prompt=task.prompt,
                 kind=task.kind.value,
-                checker=dict(checkers.get(task.key, task.checker)),
+                checker=dict(checkers[task.key]),
                 gold_skills=list(task.gold_skills),
                 tags=list(task.tags),
                 sha256=task.sha256,

@@ -120,6 +120,9 @@ def _run(
 ) -> None:
     """Take the execution through the stages that are still missing."""
     execution = claimed.execution
+    if not experiments:  # all that needed it were paused in between
+        _give_back(claimed, experiments, "")
+        return
     attempt = execution.attempts.filter(failure=Failure.NONE).first()
     if execution.tries > settings.MAX_TRIES:
         _bury(claimed, f"its worker ended without a result {settings.MAX_TRIES} times")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from django.conf import settings
 
 from runs.domain.plan import BenchmarkSpec, ExperimentSpec
 from runs.domain.suites import Suite
-from runs.domain.tasks import CodeMode, Kind
 from runs.models import Benchmark, Partition
-from runs.sandbox.grader import Grader, ReferenceFailed
+from runs.sandbox.grader import Grader
 from runs.services.benchmarks import store_benchmark, store_partition
 from runs.services.executing import endpoint_of
-from runs.services.tasks import suite_load
+from runs.services.tasks import ReferenceState, references_check, suite_load
 from skills.domain.skillfile import slugify
 from skills.models import Library
 from skills.services.importing import import_skills, read_directories
@@ -99,32 +97,27 @@ def import_pool(slug: str) -> Library:
 def import_suite(*, suite: Suite, open_grader: Callable[[], Grader]) -> Benchmark:
     """Store the suite's tasks with what their answers are checked against.
 
-    Assert tests and bare inputs become cases here, once, by running the
-    reference in the sandbox; later grading compares values in this process.
+    Every reference is graded first. Assert tests and bare inputs become cases
+    by running it in the sandbox; later grading compares values in this process.
 
     Raises:
-        NotReady: a reference can't be run or fails its own check.
+        NotReady: a reference fails its own check, so the task can't be trusted.
         NoIsolation: the references are code and nothing here can isolate them.
     """
-    slug = slugify(suite.name)
+    slug = slugify(suite.name) or "tasks"
     stored = Benchmark.objects.filter(slug=slug).order_by("-number").first()
     if stored and dict(stored.tasks.values_list("key", "sha256")) == {
         task.key: task.sha256 for task in suite.tasks
     }:
         return stored
-    checkers: dict[str, Mapping[str, Any]] = {}
-    problems = []
-    for task in suite.tasks:
-        if task.kind != Kind.CODE or task.checker["mode"] == CodeMode.CASES:
-            checkers[task.key] = {"comparator": suite.comparator, **task.checker}
-            continue
-        try:
-            checkers[task.key] = open_grader().record_cases(
-                checker={"comparator": suite.comparator, **task.checker},
-                reference=task.reference or "",
-            )
-        except ReferenceFailed as error:
-            problems.append(f"{suite.name}: task {task.key}: {error}")
+    checks = list(references_check(suite=suite, grader=open_grader()))
+    bad = (ReferenceState.FAILED, ReferenceState.NOT_GRADED)
+    problems = [
+        f"{suite.name}: the reference of task {check.key} fails its own check: {check.message}"
+        for check in checks
+        if check.state in bad
+    ]
     if problems:
         raise NotReady(problems)
+    checkers = {check.key: check.checker for check in checks}
     return store_benchmark(slug=slug, tasks=suite.tasks, checkers=checkers)

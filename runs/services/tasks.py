@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from runs.domain.suites import SUITE_NAMES, Suite, load_suite, load_task_file
 from runs.domain.taskfiles import Format
 from runs.domain.tasks import CodeMode, Kind, TaskSpec, reference_reply
 from runs.domain.template import TEMPLATE
-from runs.sandbox.grader import Grader, GradeResult, ReferenceFailed
+from runs.sandbox.grader import Grader, ReferenceFailed
 
 
 class UnknownSource(LookupError):
@@ -83,6 +83,8 @@ class ReferenceCheck:
         verdict: the grader's, or None without a grading.
         message: why it isn't passed, one line; empty otherwise.
         in_process: the check ran beside the program, because it can't be split into cases.
+        checker: what answers are checked against from now on: the task's own checker, with
+            its expected values recorded where the reference had to give them.
     """
 
     key: str
@@ -90,6 +92,7 @@ class ReferenceCheck:
     verdict: str | None = None
     message: str = ""
     in_process: bool = False
+    checker: Mapping[str, Any] = field(default_factory=dict)
 
 
 def references_check(*, suite: Suite, grader: Grader) -> Iterator[ReferenceCheck]:
@@ -102,38 +105,37 @@ def references_check(*, suite: Suite, grader: Grader) -> Iterator[ReferenceCheck
         NoIsolation: a task is code and nothing here can isolate it.
     """
     for task in suite.tasks:
-        reply = reference_reply(task)
-        if reply is None:
-            yield ReferenceCheck(key=task.key, state=ReferenceState.NO_REFERENCE)
-        elif task.kind is Kind.CODE and task.checker["mode"] != CodeMode.CASES:
-            yield _recorded(task, comparator=suite.comparator, grader=grader)
-        else:
-            result = grader.grade(kind=task.kind.value, checker=task.checker, reply=reply)
-            yield _graded(task.key, result)
+        checker = task.checker
+        if task.kind is Kind.CODE:
+            checker = {"comparator": suite.comparator, **checker}
+        yield _check(task, checker, grader)
 
 
-def _recorded(task: TaskSpec, *, comparator: str, grader: Grader) -> ReferenceCheck:
-    """Return the check of a task by asserts or inputs; recording it grades the reference."""
-    try:
-        payload = grader.record_cases(
-            checker={"comparator": comparator, **task.checker}, reference=task.reference or ""
-        )
-    except ReferenceFailed as error:
-        return ReferenceCheck(
-            key=task.key, state=ReferenceState.FAILED, message=_one_line(str(error))
-        )
-    return ReferenceCheck(
-        key=task.key,
-        state=ReferenceState.PASSED,
-        verdict=Verdict.PASS.value,
-        in_process=payload.get("checker_isolation") == "in_process",
-    )
-
-
-def _graded(key: str, result: GradeResult) -> ReferenceCheck:
+def _check(task: TaskSpec, checker: Mapping[str, Any], grader: Grader) -> ReferenceCheck:
+    reply = reference_reply(task)
+    if reply is None:
+        return ReferenceCheck(task.key, ReferenceState.NO_REFERENCE, checker=checker)
+    if task.kind is Kind.CODE and checker["mode"] != CodeMode.CASES:
+        return _recorded(task, checker, grader)
+    result = grader.grade(kind=task.kind.value, checker=checker, reply=reply)
     state = _STATES.get(result.verdict, ReferenceState.FAILED)
     message = "" if state is ReferenceState.PASSED else _reason(result.details)
-    return ReferenceCheck(key=key, state=state, verdict=result.verdict.value, message=message)
+    return ReferenceCheck(task.key, state, result.verdict.value, message, checker=checker)
+
+
+def _recorded(task: TaskSpec, checker: Mapping[str, Any], grader: Grader) -> ReferenceCheck:
+    """Return the check of a task by asserts or inputs; recording it grades the reference."""
+    try:
+        payload = grader.record_cases(checker=checker, reference=task.reference or "")
+    except ReferenceFailed as error:
+        return ReferenceCheck(task.key, ReferenceState.FAILED, message=_one_line(str(error)))
+    return ReferenceCheck(
+        task.key,
+        ReferenceState.PASSED,
+        verdict=Verdict.PASS.value,
+        in_process=payload.get("checker_isolation") == "in_process",
+        checker=payload,
+    )
 
 
 def _reason(details: Mapping[str, Any]) -> str:

@@ -117,6 +117,11 @@ def test_a_fault_in_the_second_table_has_the_second_line() -> None:
     assert [line for line, _ in problems_of(text)] == [25]
 
 
+def test_a_table_that_repeats_another_is_refused() -> None:
+    text = GOOD + '\n[[benchmark]]\nsuite = "starter"\npartition = { size = 24, seed = 43 }\n'
+    assert problems_of(text) == [(23, "this [[benchmark]] repeats an earlier one; remove it")]
+
+
 def test_missing_tables_are_named() -> None:
     messages = [message for _, message in problems_of('schema = 1\nslug = "a"\n')]
     assert [m.split(" table")[0] for m in messages] == [
