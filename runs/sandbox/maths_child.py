@@ -114,8 +114,10 @@ def _differ(one: Any, other: Any) -> bool:
         return _any_differ([(one.start, other.start), (one.end, other.end)])
     if isinstance(one, Tuple) and isinstance(other, Tuple):
         return _any_differ(zip(one, other, strict=False))
-    if isinstance(one, FiniteSet) and isinstance(other, FiniteSet):
-        return any(all(_differ(a, b) for b in other) for a in one)
+    # A number in braces is read as a set of one.
+    many = [list(side) if isinstance(side, FiniteSet | Tuple) else [side] for side in (one, other)]
+    if many != [[one], [other]]:
+        return any(all(_differ(a, b) for b in many[1]) for a in many[0])
     return _numbers_differ(one, other)
 
 
