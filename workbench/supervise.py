@@ -44,6 +44,7 @@ RESTARTS = 2
 STEADY_S = 600.0
 POLL_S = 0.1
 LOG_BYTES = 5_000_000
+TITLE_CHARS = 100
 # Linux refuses longer socket paths, and so does Valkey.
 SOCKET_PATH_BYTES = 107
 QUEUES = "executions,labelling,default"
@@ -364,7 +365,7 @@ def _start(command: _Command, children: Sequence[Child], data: Path) -> Running 
         "children": [asdict(child) for child in children],
         "data": str(data),
         "parent": os.getpid(),
-        "title": shlex.join(["manage.py", *sys.argv[1:]]),
+        "title": shlex.join(["manage.py", *sys.argv[1:]])[:TITLE_CHARS],
     }
     with _log_file(logs / "supervisor.log") as log:
         command.keeper = subprocess.Popen(
@@ -384,7 +385,7 @@ def _start(command: _Command, children: Sequence[Child], data: Path) -> Running 
         command.stop()
         raise
     if event["event"] == "ready":
-        threading.Thread(target=_watch_keeper, args=(command,), daemon=True).start()
+        threading.Thread(target=_watch_keeper, args=(command, data), daemon=True).start()
         return _running(event["record"], data, attached=False)
     command.keeper.wait()
     command.keeper = None
@@ -402,7 +403,7 @@ def _event(pipe: IO[bytes]) -> dict[str, Any]:
     return dict(json.loads(line)) if line else {"event": "gone"}
 
 
-def _watch_keeper(command: _Command) -> None:
+def _watch_keeper(command: _Command, data: Path) -> None:
     assert command.keeper is not None
     assert command.keeper.stdout is not None
     while True:
@@ -410,6 +411,8 @@ def _watch_keeper(command: _Command) -> None:
         if event["event"] != "restarted":
             break
         print(event["text"], file=sys.stderr, flush=True)
+    if event["event"] == "gone" and not command.stopping:
+        _clear_away(data)
     command.fail(event.get("text", "the supervisor of the services was killed."))
 
 
@@ -702,18 +705,19 @@ def run_keeper() -> int:
         except BlockingIOError:
             _tell_command(event="busy")
             return 0
-        _bury_predecessor(data)
+        _clear_away(data)
         adopt_orphans()
         with _socket_folder() as run:
             return _Keeper(plan, run).keep()
 
 
-def _bury_predecessor(data: Path) -> None:
+def _clear_away(data: Path) -> None:
     """Clear away what a killed keeper left behind."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         record = json.loads((data / "services.json").read_text())
         for child in record["children"].values():
-            if started_at(child["pid"]) == child["started"]:
+            # A group outlives its leader, and nobody else gets its id meanwhile.
+            if started_at(child["pid"]) in (None, child["started"]):
                 _signal_group(child["pid"], signal.SIGKILL)
         shutil.rmtree(record["run"], ignore_errors=True)
 

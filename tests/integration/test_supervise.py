@@ -375,17 +375,29 @@ def test_a_child_that_ends_before_it_is_ready_fails_the_start(tmp_path: Path) ->
 def test_a_killed_keeper_fails_the_command_and_leaves_no_child(
     run: Callable[..., Run], tmp_path: Path
 ) -> None:
-    command = run(broker(), sleeper())
-    command.started()
+    command, pids, pool_child = busy_worker(run, tmp_path)
     record = supervise.live_set(tmp_path / "data")
     assert record is not None
     os.kill(record["pid"], signal.SIGKILL)
     _, errors = command.process.communicate(timeout=10)
     assert "the supervisor of the services was killed" in errors
-    assert command.ended(5)
-    # Its socket folder goes at the next start.
-    assert Path(record["run"]).exists()
+    # Daemons that left their session stay; a sandbox dies with its parent by itself.
+    kept = [pool_child, *pids.values()]
+    wait_for(lambda: not any(map(supervise.started_at, kept)), 5)
+    assert not Path(record["run"]).exists()
+
+
+def test_a_start_clears_away_what_a_killed_command_and_keeper_left(
+    run: Callable[..., Run], tmp_path: Path
+) -> None:
+    command, pids, pool_child = busy_worker(run, tmp_path)
+    record = supervise.live_set(tmp_path / "data")
+    assert record is not None
+    command.process.kill()
+    os.kill(record["pid"], signal.SIGKILL)
+    wait_for(lambda: supervise.started_at(record["pid"]) is None)
     with supervised([sleeper()], data=tmp_path / "data"):
+        assert not any(map(supervise.started_at, [pool_child, *pids.values()]))
         assert not Path(record["run"]).exists()
 
 
