@@ -18,12 +18,18 @@ logger = logging.getLogger(__name__)
 
 def publish(task_name: str, uids: Iterable[object], *, queue: str) -> None:
     """Send one message per uid to ``queue`` after the current transaction commits."""
-    for uid in uids:
-        transaction.on_commit(partial(_send, task_name, str(uid), queue))
+    named = [str(uid) for uid in uids]
+    if named:
+        transaction.on_commit(partial(_send, task_name, named, queue))
 
 
-def _send(task_name: str, uid: str, queue: str) -> None:
+def _send(task_name: str, uids: list[str], queue: str) -> None:
+    """Send all of them over one connection; the first failure ends the attempt."""
     try:
-        current_app.send_task(task_name, kwargs={"uid": uid}, queue=queue, retry=False)
+        with current_app.producer_or_acquire() as producer:
+            for uid in uids:
+                current_app.send_task(
+                    task_name, kwargs={"uid": uid}, queue=queue, retry=False, producer=producer
+                )
     except Exception as error:  # whatever the broker client raises, the row stays the truth
-        logger.warning("could not publish %s(%s): %s; the sweep will", task_name, uid, error)
+        logger.warning("could not publish %s: %s; the sweep will", task_name, error)
