@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import select
+import threading
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -41,7 +42,7 @@ class Comparison(StrEnum):
 
 
 class MathsProcess:
-    """Compares answers in a child process; not shared between threads."""
+    """Compares answers in a child process, one at a time."""
 
     def __init__(self, tier: Tier | None, *, deadline_s: float = DEADLINE_S) -> None:
         """Take the tier to run under; None runs the child with limits alone.
@@ -52,9 +53,14 @@ class MathsProcess:
         self._tiers = [tier, unsandboxed()] if tier is not None else [unsandboxed()]
         self._deadline_s = deadline_s
         self._child: _Child | None = None
+        self._lock = threading.Lock()
 
     def compare(self, *, gold: str, answer: str) -> Comparison:
         """Return whether ``answer`` equals ``gold``, both as math-verify reads them."""
+        with self._lock:
+            return self._compare(gold, answer)
+
+    def _compare(self, gold: str, answer: str) -> Comparison:
         for _ in range(2):
             child = self._running()
             if child is None:

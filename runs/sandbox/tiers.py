@@ -113,17 +113,14 @@ def unsandboxed() -> Tier:
 
 
 def _with_namespaces() -> Tier | Obstacle:
-    root = os.geteuid() == 0
-    name = "A" if root else "A_user"
     found = find_bwrap()
     if isinstance(found, Obstacle):
         return found
     bwrap, version = found
-    slots: Slots | None = None
-    if root:
-        slots = _slots()
-        if slots is None:
-            return Obstacle(name, "no free range of user ids to run programs under", SLOT_RANGE)
+    slots = _slots() if os.geteuid() == 0 else None
+    # The root of a user namespace that maps no further uids is an ordinary user.
+    root = slots is not None
+    name = "A" if root else "A_user"
     interpreter = _own()
     jail = Jail(
         argv=(*_bwrap_arguments(bwrap, interpreter, root=root), f"/py/{interpreter.executable}"),
@@ -177,7 +174,11 @@ def _bwrap_arguments(bwrap: str, interpreter: Interpreter, *, root: bool) -> lis
     for source in ("/usr/share/zoneinfo", "/etc/ld.so.cache"):
         if os.path.exists(source):
             arguments += ["--ro-bind", source, source]
-    arguments += ["--ro-bind", interpreter.prefix, "/py"]
+    arguments += ["--perms", "0755", "--dir", "/py"]
+    for name in (os.path.dirname(interpreter.executable), *_LIBRARIES):
+        source = os.path.join(interpreter.prefix, name)
+        if os.path.isdir(source):
+            arguments += ["--ro-bind", source, f"/py/{name}"]
     for hidden in _packages(interpreter.prefix):
         arguments += ["--tmpfs", f"/py/{hidden}"]
     for device in _DEVICES:
@@ -201,18 +202,13 @@ def _library(name: str) -> list[str]:
 
 
 def _packages(prefix: str, libraries: Sequence[str] = _LIBRARIES) -> list[str]:
-    """Return what a program must not read below ``prefix``: installed packages and local trees.
-
-    Benchmarks are packages, and their answers lie in them.
-    """
+    """Return where packages are installed below ``prefix``: benchmarks are, with their answers."""
     hidden = []
     for name in libraries:
         for kind in ("site-packages", "dist-packages"):
             for found in sorted(Path(prefix, name).glob(f"python3*/{kind}")):
                 if not found.is_symlink():
                     hidden.append(str(found.relative_to(prefix)))
-    if prefix == "/usr" and libraries is _LIBRARIES:
-        hidden += [name for name in ("local", "src", "share") if Path(prefix, name).is_dir()]
     return hidden
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -250,6 +251,36 @@ def test_a_slot_that_is_lived_in_is_swept() -> None:
         threading.Thread(target=stray.wait).start()
     assert not slots.inhabited(uid)
     assert stray.wait() == -9
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_without_a_slot_range_fails_the_fork_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts no processes of its root, so namespaces alone would let a bomb grow."""
+    monkeypatch.setattr(tiers, "open_slots", lambda: None)
+    with open_grader() as refusing:
+        assert refusing.tier == "none"
+        assert "fork_100" in refusing.obstacles[-1].reason
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_root_of_a_container_without_rights_gets_tier_b() -> None:
+    tier_named("B")
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("setpriv is not installed")
+    program = (
+        "from runs.sandbox.grader import open_grader\n"
+        "grader = open_grader()\nprint(grader.tier, grader.obstacles[0].reason)"
+    )
+    done = subprocess.run(
+        [setpriv, "--bounding-set=-sys_admin", "--inh-caps=-all", sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.startswith("B ")
+    assert "Operation not permitted" in done.stdout
 
 
 def test_an_ordinary_user_gets_namespaces_too() -> None:
