@@ -103,7 +103,8 @@ def make_experiment(
     library = library or make_library()
     specs = make_tasks(tasks) if isinstance(tasks, int) else tuple(tasks)
     benchmark = BenchmarkSpec(suite="tasks", size=len(specs))
-    stored = store_benchmark(slug="tasks", tasks=specs, checkers={})
+    checkers = {task.key: task.checker for task in specs}
+    stored = store_benchmark(slug="tasks", tasks=specs, checkers=checkers)
     partition = store_partition(benchmark=stored, size=len(specs), seed=benchmark.seed)
     return plan_experiment(
         spec=ExperimentSpec(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.db.models import Model, QuerySet
@@ -15,12 +16,14 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from runs.models import Arm, Experiment, ExperimentStatus, Grade, Pair
+from runs.models import Arm, Attempt, Experiment, ExperimentStatus, Grade, Pair
 from runs.services.reporting import report_of
 from runs.views import cells, experiments, pairs, skills
 from tests.factories import (
     EMBEDDED_MODEL,
+    NOW,
     cells_of,
+    execution_of,
     finished_experiment,
     make_experiment,
     make_library,
@@ -160,7 +163,8 @@ def rows_in(value: Any) -> Iterator[Any]:
     if isinstance(value, Model | QuerySet):
         yield value
     elif is_dataclass(value) and not isinstance(value, type):
-        assert getattr(value, "__dataclass_params__").frozen, type(value)
+        anything: Any = value
+        assert anything.__dataclass_params__.frozen, type(value)
         for field in fields(value):
             yield from rows_in(getattr(value, field.name))
     elif isinstance(value, tuple | list):
@@ -747,62 +751,91 @@ PAYLOADS = (
 )
 
 
-@pytest.mark.parametrize("payload", PAYLOADS)
-def test_item_text_stays_text_everywhere(lead: Client, payload: str) -> None:
-    """Each payload sits in task key, prompt, answers, query, grader's words, skill and reason."""
-    (task,) = make_tasks(1)
-    library = make_library("coding", {"two-pointer": payload})
-    make_version(
-        "two-pointer",
-        payload + " again",
-        name=payload[:100],
-        description=payload,
-        companions=[payload],
-        problems=[payload],
-    )
-    experiment = make_experiment(
-        tasks=[replace(task, key=payload[:190], prompt=payload)], library=library
-    )
-    pair = cells_of(experiment)[0].pairs.get()
-    record(
-        pair,
-        "c",
-        skills=("two-pointer",),
-        se_answer=payload,
-        sd_answer=payload,
-        query=payload,
-        details={"message": payload, payload: payload},
-    )
-    set_status(experiment, ExperimentStatus.PAUSED, reason=payload)
-    for url in (
-        *(url for name, url in urls_at(experiment, pair).items() if "_progress" not in name),
-        f"{urls_at(experiment, pair)['runs/cell.html']}?skill={payload[:40]}",
-    ):
-        html = lead.get(url).content.decode()
-        assert faults_of(html) == [], url
-        assert "attacker.example" not in "".join(
-            value
-            for _, attributes in Page(html).elements
-            for value in attributes.values()
-            if value.startswith(("http", "//", "data:", "javascript"))
+def test_item_text_stays_text_everywhere(lead: Client) -> None:
+    """Each payload sits in a key, prompt, answer, query, grader's word, skill and file name."""
+    library = make_library("coding", {f"skill-{n}": payload for n, payload in enumerate(PAYLOADS)})
+    for n, payload in enumerate(PAYLOADS):
+        make_version(
+            f"skill-{n}",
+            payload + " again",
+            name=payload[:100],
+            description=payload,
+            companions=[payload],
+            problems=[payload],
         )
-        assert not re.search(
-            "[\x00-\x08\x0b-\x1f\x7f\u00ad\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]", html
-        ), url
-        assert not {"hx-get", "data-hx-on:load", "ontoggle", "onfocus", "onerror", "onload"} & {
-            name for tag, attributes in Page(html).elements for name in attributes
-        }
+    tasks = [
+        replace(task, key=f"{n:02} {payload}"[:190], prompt=payload)
+        for n, (task, payload) in enumerate(zip(make_tasks(30), PAYLOADS, strict=True))
+    ]
+    experiment = make_experiment(tasks=tasks, library=library)
+    (cell,) = cells_of(experiment)
+    ordered = list(cell.pairs.order_by("task__key"))
+    for n, (pair, payload) in enumerate(zip(ordered, PAYLOADS, strict=True)):
+        record(
+            pair,
+            "c",
+            skills=(f"skill-{n}",),
+            se_answer=payload,
+            sd_answer=payload + " too",
+            query=payload,
+            details={"message": payload, payload: payload},
+        )
+    record_failure_again(ordered[0], " ".join(PAYLOADS))
+    set_status(experiment, ExperimentStatus.PAUSED, reason=" ".join(PAYLOADS))
+    cell_url = reverse("cell", kwargs={"slug": "panel", "sha12": cell.sha256[:12]})
+    for url in (
+        reverse("home"),
+        reverse("experiments"),
+        reverse("skills"),
+        reverse("experiment", kwargs={"slug": "panel"}),
+        cell_url,
+        *(f"{cell_url}?{urlencode({'skill': payload})}" for payload in PAYLOADS),
+        *(reverse("pair", kwargs={"uid": pair.uid}) for pair in ordered),
+        *(reverse("skill", kwargs={"slug": f"skill-{n}"}) for n in range(len(PAYLOADS))),
+    ):
+        html = show(lead, url)
+        assert faults_of(html) == [], url
+        assert not STEERING.search(html), url
+        for tag, attributes in Page(html).elements:
+            assert tag in KNOWN_TAGS, (url, tag)
+            assert not HARMFUL & set(attributes), url
 
 
-def urls_at(experiment: Experiment, pair: Pair) -> dict[str, str]:
-    cell = cells_of(experiment)[0]
-    where = {"slug": experiment.slug}
-    return {
-        "home.html": reverse("home"),
-        "runs/experiments.html": reverse("experiments"),
-        "runs/experiment.html": reverse("experiment", kwargs=where),
-        "runs/cell.html": reverse("cell", kwargs={**where, "sha12": cell.sha256[:12]}),
-        "runs/pair.html": reverse("pair", kwargs={"uid": pair.uid}),
-        "runs/skills.html": reverse("skills"),
-        "runs/skill.html": reverse("skill", kwargs={"slug": "two-pointer"}),
-    }
+# What steers a terminal, the direction of text, or the eye by having no width.
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f\u00ad\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+HARMFUL = {"data-hx-on:load", "ontoggle", "onfocus", "onerror", "onload", "autofocus", "style"}
+_TAGS = """
+    a article aside body button caption circle code dd details div dl dt fieldset footer form h1 h2
+    h3 h4 head header html img input label legend li line link main meta nav ol option p pre
+    progress q script section select span strong summary svg table tbody td th thead title tr ul
+"""
+KNOWN_TAGS = set(_TAGS.split())
+
+
+def record_failure_again(pair: Pair, detail: str) -> None:
+    """Add a failed try whose error text an endpoint chose."""
+    execution = execution_of(pair, Arm.SE)
+    Attempt.objects.create(
+        execution=execution,
+        number=2,
+        failure="call",
+        failure_detail=detail,
+        trace={},
+        exposed=True,
+        invoked=False,
+        retrieved=None,
+        at=NOW,
+    )
+
+
+def test_a_file_is_served_as_text_that_no_browser_renders(lead: Client) -> None:
+    experiment = finished_experiment("panel", retrieved="c", library=None)
+    pair = cells_of(experiment)[0].pairs.get()
+    for url in (
+        reverse("pair-text", kwargs={"uid": pair.uid, "part": "se-reply"}),
+        reverse("skill-text", kwargs={"slug": "two-pointer", "number": 1}),
+    ):
+        response = lead.get(url)
+        assert response["Content-Type"] == "text/plain; charset=utf-8"
+        assert response["X-Content-Type-Options"] == "nosniff"
+        assert "default-src 'none'" in response["Content-Security-Policy"]
