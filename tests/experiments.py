@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from pathlib import Path
 
 from django.utils import timezone
-from runs.sandbox.grader import open_grader
 
 from runs.domain.plan import (
     BenchmarkSpec,
@@ -16,6 +16,7 @@ from runs.domain.plan import (
     ModelSpec,
 )
 from runs.models import Experiment
+from runs.sandbox.grader import Grader, open_grader
 from runs.selectors import executions_of
 from runs.services.executing import execute
 from runs.services.lifecycle import start
@@ -24,6 +25,12 @@ from runs.services.preparing import prepare
 
 # Which of the scripted model's answers are right is decided by hash; see ScriptedModel.
 SCRIPTED = ModelSpec(id="scripted", base_url="scripted:mixed")
+
+
+@lru_cache
+def grader() -> Grader:
+    """Return this process's grader: its probes take a second, so they are run once."""
+    return open_grader()
 
 
 def write_tasks(path: Path, *, number: int = 12) -> Path:
@@ -67,7 +74,7 @@ def make_spec(
 
 def plan(spec: ExperimentSpec) -> Experiment:
     """Store the spec's tasks, skills and rows; nothing is started."""
-    partitions = prepare(spec=spec, open_grader=open_grader)
+    partitions = prepare(spec=spec, open_grader=grader)
     return plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
 
 
@@ -79,7 +86,6 @@ def run(experiment: Experiment) -> None:
 
 def run_left(experiment: Experiment) -> None:
     """Run whatever is pending, in the order of the rows."""
-    with open_grader() as grader:
-        for uid in executions_of(experiment).order_by("pk").values_list("uid", flat=True):
-            execute(uid=uid, open_grader=lambda: grader)
+    for uid in executions_of(experiment).order_by("pk").values_list("uid", flat=True):
+        execute(uid=uid, open_grader=grader)
     experiment.refresh_from_db()

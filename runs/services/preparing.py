@@ -12,8 +12,8 @@ from runs.domain.plan import BenchmarkSpec, ExperimentSpec
 from runs.domain.suites import Suite
 from runs.models import Benchmark, Partition
 from runs.sandbox.grader import Grader
+from runs.services.arms import endpoint_of
 from runs.services.benchmarks import store_benchmark, store_partition
-from runs.services.executing import endpoint_of
 from runs.services.tasks import ReferenceState, references_check, suite_load
 from skills.domain.skillfile import slugify
 from skills.models import Library

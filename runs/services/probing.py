@@ -13,7 +13,7 @@ from runs.domain.agent import Trace
 from runs.domain.plan import arm_from_json
 from runs.models import Arm, Cell, Experiment, PairArm
 from runs.selectors import cells_of, executions_of
-from runs.services.executing import run_execution_agent
+from runs.services.arms import run_execution_agent
 from workbench.models import Call
 
 PROBE_PAIRS = 3

@@ -7,7 +7,7 @@ from datetime import datetime
 from runs.models import Attempt, Experiment, Failure, Pair
 from runs.sandbox.grader import Grader
 from runs.selectors import executions_of
-from runs.services.executing import grade_attempt, latest_grade, store_grade, store_outcome
+from runs.services.outcomes import grade_attempt, latest_grade, store_grade, store_outcome
 from workbench.trail import record_event
 
 
@@ -29,7 +29,7 @@ def rescore(*, experiment: Experiment, grader: Grader, at: datetime) -> int:
         latest = latest_grade(attempt)
         new = (result.checker_sha256, result.verdict, result.tier)
         if latest is None or new != (latest.checker_sha256, latest.verdict, latest.tier):
-            store_grade(attempt, result)
+            store_grade(attempt, result, after=latest)
             graded += 1
     for pair in Pair.objects.filter(cell__experiment=experiment).order_by("pk"):
         store_outcome(pair)

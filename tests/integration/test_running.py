@@ -25,9 +25,9 @@ from runs.models import (
     PairArm,
     Position,
 )
-from runs.sandbox.grader import open_grader
+from runs.sandbox.grader import Grader, GradeResult
 from runs.selectors import executions_of
-from runs.services import executing, lifecycle
+from runs.services import arms, executing, lifecycle
 from runs.services.executing import execute
 from runs.services.planning import SlugTaken
 from runs.services.preparing import NotReady
@@ -37,7 +37,7 @@ from runs.services.rescoring import rescore
 from runs.services.sweeping import sweep
 from skills.models import Skill, Status
 from skills.services.libraries import LibraryMissing, LibraryQuarantined
-from tests.experiments import SCRIPTED, make_spec, plan, run, run_left, write_tasks
+from tests.experiments import SCRIPTED, grader, make_spec, plan, run, run_left, write_tasks
 from workbench.kernel.chat import CallFailed, ChatReply, ChatRequest, EndpointFault
 from workbench.kernel.leases import LeaseState
 from workbench.models import AuditEvent, Call
@@ -61,7 +61,7 @@ class _Failing:
 
 
 def fail_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    monkeypatch.setattr(executing, "chat_model_for", lambda **_: _Failing(error))
+    monkeypatch.setattr(arms, "chat_model_for", lambda **_: _Failing(error))
 
 
 def test_a_run_joins_both_arms_of_every_pair(tasks: Path) -> None:
@@ -150,15 +150,14 @@ def test_what_a_crash_left_is_taken_up_where_it_stopped(
     def crash(*args: Any, **kwargs: Any) -> None:
         raise Crash
 
-    with open_grader() as grader:
-        for name in ("_store_attempt", "store_grade", "_join"):
-            with monkeypatch.context() as patched:
-                patched.setattr(executing, name, crash)
-                with pytest.raises(Crash):
-                    execute(uid=uid, open_grader=lambda: grader)
-            Execution.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
-        calls = Call.objects.filter(subject=uid).count()
-        execute(uid=uid, open_grader=lambda: grader)
+    for name in ("_store_attempt", "store_grade", "_join"):
+        with monkeypatch.context() as patched:
+            patched.setattr(executing, name, crash)
+            with pytest.raises(Crash):
+                execute(uid=uid, open_grader=grader)
+        Execution.objects.update(lease_until=timezone.now() - timedelta(seconds=1))
+    calls = Call.objects.filter(subject=uid).count()
+    execute(uid=uid, open_grader=grader)
     execution = Execution.objects.get(uid=uid)
     assert execution.state == LeaseState.DONE
     assert execution.attempts.count() == 1
@@ -244,7 +243,7 @@ def test_contamination_is_invalid_and_loud(
             raise Contaminated("the text of prefix-sum reached an arm without skills", trace)
         return trace
 
-    monkeypatch.setattr(executing, "run_agent", leak)
+    monkeypatch.setattr(arms, "run_agent", leak)
     experiment = plan(make_spec(tasks))
     run(experiment)
     assert "CONTAMINATED" in caplog.text
@@ -258,7 +257,7 @@ def test_a_host_fault_is_never_a_task_failure(tasks: Path, monkeypatch: pytest.M
     experiment = plan(make_spec(tasks))
     lifecycle.start(experiment=experiment, actor=None, at=timezone.now())
     with monkeypatch.context() as patched:
-        patched.setattr(executing, "run_agent", lambda **_: 1 / 0)
+        patched.setattr(arms, "run_agent", lambda **_: 1 / 0)
         run_left(experiment)
     assert set(Attempt.objects.values_list("failure", flat=True)) == {Failure.HOST}
     Execution.objects.update(next_attempt_at=None)
@@ -302,17 +301,39 @@ def test_rescoring_calls_no_model_and_adds_only_what_changed(
     experiment = plan(make_spec(tasks))
     run(experiment)
     calls, grades = Call.objects.count(), Grade.objects.count()
-    with open_grader() as grader:
-        assert rescore(experiment=experiment, grader=grader, at=timezone.now()) == 0
-        assert Grade.objects.count() == grades
-        judge = grader.grade
-        changed = lambda **arguments: replace(judge(**arguments), checker_sha256="f" * 64)  # noqa: E731
-        monkeypatch.setattr(grader, "grade", changed)
-        assert rescore(experiment=experiment, grader=grader, at=timezone.now()) == grades
+    assert rescore(experiment=experiment, grader=grader(), at=timezone.now()) == 0
+    assert Grade.objects.count() == grades
+    judge = grader().grade
+
+    def stricter(**arguments: Any) -> GradeResult:
+        return replace(judge(**arguments), checker_sha256="f" * 64)
+
+    monkeypatch.setattr(grader(), "grade", stricter)
+    assert rescore(experiment=experiment, grader=grader(), at=timezone.now()) == grades
     assert Call.objects.count() == calls
     assert Grade.objects.count() == 2 * grades
     assert Outcome.objects.count() == 24  # the latest of each pair counts
     assert report_of(experiment)["cells"][0]["n_pairs"] == 12
+
+
+def test_tiers_never_mix_within_a_pair(tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host changes half-way: what was graded at the other tier is graded again."""
+    experiment = plan(make_spec(tasks))
+    lifecycle.start(experiment=experiment, actor=None, at=timezone.now())
+    treated = PairArm.objects.filter(arm=Arm.SE).values_list("execution__uid", flat=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(Grader, "tier", property(lambda self: "B"))
+        for uid in treated:
+            execute(uid=uid, open_grader=grader)
+    assert set(Grade.objects.values_list("tier", flat=True)) == {"B"}
+    calls = Call.objects.count()
+    run_left(experiment)
+    assert Outcome.objects.count() == 12
+    for outcome in Outcome.objects.all():
+        assert outcome.se_grade.tier == outcome.sd_grade.tier == grader().tier
+    # 12 SE answers were graded twice, 12 SD answers once; the SE model was not called again
+    assert Grade.objects.count() == 36
+    assert Call.objects.count() == calls + 12
 
 
 def test_progress_counts_rows(tasks: Path) -> None:

@@ -1,0 +1,101 @@
+"""Grades of attempts, and the joint outcome of a pair's two arms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from runs.domain.checking import Verdict
+from runs.domain.effects import Transition
+from runs.models import Arm, Attempt, Failure, Grade, Outcome, Pair, Task
+from runs.sandbox.grader import Grader, GradeResult
+from workbench.kernel.identity import uid_for
+
+
+def grade_attempt(attempt: Attempt, task: Task, grader: Grader) -> GradeResult:
+    """Return what the checker says of the attempt's answer; nothing is stored.
+
+    Raises:
+        NoIsolation: the answer is code and nothing here can isolate it.
+    """
+    return grader.grade(
+        kind=task.kind, checker=task.checker, reply=attempt.trace.get("answer") or ""
+    )
+
+
+def latest_grade(attempt: Attempt) -> Grade | None:
+    """Return the attempt's latest grade, the one that counts, or None."""
+    return attempt.grades.order_by("-number").first()
+
+
+def store_grade(attempt: Attempt, result: GradeResult, *, after: Grade | None) -> Grade:
+    """Add a grade to the attempt, numbered after its latest one."""
+    grade: Grade = Grade.objects.create(
+        attempt=attempt,
+        number=after.number + 1 if after else 1,
+        checker_sha256=result.checker_sha256,
+        verdict=result.verdict,
+        details=result.details,
+        tier=result.tier,
+        at=timezone.now(),
+    )
+    return grade
+
+
+def store_outcome(pair: Pair) -> None:
+    """Store the pair's outcome once both arms are graded at one tier; again changes nothing.
+
+    The pair's row is locked first: of two arms that finish together, the
+    second waits and then sees the grade of the first.
+    """
+    with transaction.atomic():
+        Pair.objects.select_for_update().only("pk").get(pk=pair.pk)
+        grades = graded_arms(pair)
+        if set(grades) != set(Arm) or len({grade.tier for grade in grades.values()}) > 1:
+            return
+        se, sd = grades[Arm.SE], grades[Arm.SD]
+        outcome = Outcome(
+            uid=uid_for("outcome", str(pair.uid), se.number, sd.number),
+            pair=pair,
+            se_grade=se,
+            sd_grade=sd,
+            transition=Transition.of(se=se.verdict == Verdict.PASS, sd=sd.verdict == Verdict.PASS),
+            retrieved=se.attempt.retrieved,
+            at=timezone.now(),
+        )
+        Outcome.objects.bulk_create([outcome], ignore_conflicts=True)
+
+
+def graded_arms(pair: Pair) -> dict[str, Grade]:
+    """Return the grade that counts of each arm that has one with a verdict."""
+    grades = (
+        Grade.objects.filter(
+            attempt__failure=Failure.NONE, attempt__execution__pair_arms__pair=pair
+        )
+        .select_related("attempt")
+        .defer("attempt__trace", "details")
+        .annotate(arm=F("attempt__execution__pair_arms__arm"))
+        .order_by("number")
+    )
+    latest = {grade.arm: grade for grade in grades}
+    return {arm: grade for arm, grade in latest.items() if grade.verdict != Verdict.INFRA_ERROR}
+
+
+def level_tiers(pairs: Sequence[Pair], grader: Grader) -> None:
+    """Grade again whatever was graded at another tier: tiers never mix within a pair.
+
+    Raises:
+        NoIsolation: see ``grade_attempt``.
+    """
+    others = Grade.objects.filter(attempt__execution__pair_arms__pair__in=pairs)
+    if not others.exclude(tier=grader.tier).exists():
+        return
+    for pair in pairs:
+        for grade in graded_arms(pair).values():
+            if grade.tier != grader.tier:
+                attempt = Attempt.objects.select_related("execution__task").get(pk=grade.attempt_id)
+                result = grade_attempt(attempt, attempt.execution.task, grader)
+                store_grade(attempt, result, after=grade)
