@@ -113,6 +113,7 @@ def test_a_completed_call_is_stored_whole(serve: Serve, clock: Clock) -> None:
         request_sha256(REQUEST),
     )
     assert call.request["messages"] == [{"role": "user", "content": "Double 2."}]
+    assert call.reply is not None
     assert call.reply["content"] == reply.content == "4"
     assert (call.endpoint, call.model) == ("test", "m")
     assert (call.sent_at, call.completed_at) == (START, START)

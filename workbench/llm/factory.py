@@ -23,7 +23,7 @@ from workbench.kernel.chat import (
 )
 from workbench.llm.ledger import Adapter, LedgeredModel, Price
 from workbench.llm.limits import EndpointGateKeeper, GatePolicy
-from workbench.llm.openai import DROPPABLE, OpenAIEndpoint, Timeouts
+from workbench.llm.openai import DROPPABLE, OpenAIEndpoint, Timeouts, is_loopback
 from workbench.llm.replay import (
     ReplayModel,
     ScriptedAnswer,
@@ -187,18 +187,26 @@ def _adapter(endpoint: Mapping[str, Any]) -> Adapter:
             return ReplayModel(read_recording(Path(rest)))
         if scheme == "scripted":
             return _scripted(rest)
-        timeouts = endpoint.get("timeouts") or {}
         adapter = OpenAIEndpoint(
             label=endpoint["label"],
             base_url=base_url,
             model=endpoint["model"],
             api_key_env=endpoint.get("api_key_env"),
-            timeouts=timeouts if isinstance(timeouts, Timeouts) else Timeouts(**timeouts),
+            timeouts=_timeouts(endpoint),
         )
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise BadEndpoint(str(error)) from error
     adapter.key()
     return adapter
+
+
+def _timeouts(endpoint: Mapping[str, Any]) -> Timeouts:
+    """Return the endpoint's timeouts; a model on this machine may think longer.
+
+    Without a proxy in between, silence there means that a processor is busy.
+    """
+    patient = {"read_s": 600.0} if is_loopback(str(endpoint["base_url"])) else {}
+    return Timeouts(**{**patient, **(endpoint.get("timeouts") or {})})
 
 
 def _scripted(spec: str) -> ScriptedModel:

@@ -83,6 +83,7 @@ class LedgeredModel:
         mine = Call.objects.filter(subject=self.subject, step=step)
         known = mine.filter(state=CallState.COMPLETED, request_sha256=sha256).order_by("try_number")
         if (call := known.first()) is not None:
+            assert call.reply is not None
             return reply_from(call.reply)
         # The lease is ours, so whoever sent these is gone.
         orphans = mine.filter(state=CallState.SENT).update(state=CallState.ORPHANED)
@@ -173,4 +174,5 @@ def recording_of(subjects: Iterable[UUID]) -> Iterator[str]:
     """Yield the completed calls of ``subjects`` as lines that ``replay:`` can play back."""
     calls = Call.objects.filter(subject__in=list(subjects), state=CallState.COMPLETED)
     for call in calls.order_by("subject", "step", "try_number").iterator():
+        assert call.reply is not None
         yield recorded_line(request_sha256=call.request_sha256, reply=call.reply)

@@ -505,12 +505,13 @@ def _client(base_url: str, timeouts: Timeouts, pid: int) -> OpenAI:
             timeout=httpx2.Timeout(timeouts.read_s, connect=timeouts.connect_s),
             follow_redirects=False,
             # A proxy in the environment can't reach this machine's own servers.
-            trust_env=not _is_loopback(base_url),
+            trust_env=not is_loopback(base_url),
         ),
     )
 
 
-def _is_loopback(base_url: str) -> bool:
+def is_loopback(base_url: str) -> bool:
+    """Tell whether ``base_url`` names this machine."""
     host = urlsplit(base_url).hostname or ""
     try:
         return host == "localhost" or ip_address(host).is_loopback
