@@ -23,6 +23,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from workbench import supervise
+from workbench.supervise import processes
 
 ROOT = supervise.ROOT
 PASSWD = "tester:x:1000:1000::/:/bin/sh\n"
@@ -151,14 +152,14 @@ def _wait_until_it_answers(path: Path, folder: Path, patience_s: float = 30) -> 
 
 def guard(owner: int, folder: Path, command: Sequence[str]) -> None:
     """Run ``command`` until the process ``owner`` is gone; then remove ``folder``."""
-    supervise.adopt_orphans()
-    mark = supervise.started_at(owner)
+    processes.adopt_orphans()
+    mark = processes.started_at(owner)
     server = subprocess.Popen(command, cwd=folder)
     try:
-        while server.poll() is None and mark and supervise.started_at(owner) == mark:
+        while server.poll() is None and mark and processes.started_at(owner) == mark:
             time.sleep(0.2)
     finally:
-        supervise.kill_descendants()
+        processes.kill_descendants()
         shutil.rmtree(folder, ignore_errors=True)
 
 

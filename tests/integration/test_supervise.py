@@ -23,7 +23,7 @@ from typing import TypeVar
 import pytest
 
 from workbench import supervise
-from workbench.supervise import Child, ServiceFailed, supervised
+from workbench.supervise import Child, ServiceFailed, processes, supervised
 
 pytestmark = pytest.mark.xdist_group("services")
 
@@ -119,9 +119,9 @@ class Run:
     def alive(self) -> list[int]:
         """Return the living processes that carry the mark."""
         # Valkey writes its title over its environment.
-        found = [pid for pid in self.pids.values() if supervise.started_at(pid)]
+        found = [pid for pid in self.pids.values() if processes.started_at(pid)]
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and supervise.started_at(int(entry.name)):
+            if entry.name.isdigit() and processes.started_at(int(entry.name)):
                 try:
                     environ = (entry / "environ").read_bytes()
                 except OSError:
@@ -163,9 +163,9 @@ def test_children_run_inside_the_block_and_end_with_it(tmp_path: Path) -> None:
         assert Path(path).parent.stat().st_mode & 0o777 == 0o700
         assert len(path) < 108
         pids = dict(running.pids)
-        assert all(supervise.started_at(pid) for pid in pids.values())
+        assert all(processes.started_at(pid) for pid in pids.values())
         assert supervise.live_set(tmp_path) is not None
-    assert not any(supervise.started_at(pid) for pid in pids.values())
+    assert not any(processes.started_at(pid) for pid in pids.values())
     assert not Path(path).parent.exists()
     assert supervise.live_set(tmp_path) is None
 
@@ -192,7 +192,7 @@ def test_a_child_deaf_to_sigterm_is_killed_after_its_grace(tmp_path: Path) -> No
     with supervised([child], data=tmp_path / "data") as running:
         wait_for(ready.exists)
         pid = running.pids["deaf"]
-    assert supervise.started_at(pid) is None
+    assert processes.started_at(pid) is None
 
 
 def test_a_port_file_tells_the_later_children_where_to_go(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_second_command_attaches_and_leaves_the_services_alone(
         assert running.attached
         assert running.environment == environment
         assert running.pids == pids
-    assert all(supervise.started_at(pid) for pid in pids.values())
+    assert all(processes.started_at(pid) for pid in pids.values())
 
 
 def test_attaching_to_a_set_that_lacks_a_service_says_which(
@@ -337,14 +337,14 @@ def test_a_killed_worker_takes_its_pool_along_and_is_started_again(
 ) -> None:
     command, pids, pool_child = busy_worker(run, tmp_path)
     os.kill(pids["worker"], signal.SIGKILL)
-    wait_for(lambda: supervise.started_at(pool_child) is None, 5)
+    wait_for(lambda: processes.started_at(pool_child) is None, 5)
 
     def again() -> int:
         record = supervise.live_set(tmp_path / "data")
         pid = record["children"]["worker"]["pid"] if record else 0
         return pid if pid != pids["worker"] else 0
 
-    assert supervise.started_at(wait_for(again))
+    assert processes.started_at(wait_for(again))
     command.process.terminate()
     _, errors = command.process.communicate(timeout=20)
     assert "worker service was killed by signal 9; starting it again (1 of 2)" in errors
@@ -372,6 +372,25 @@ def test_a_child_that_ends_before_it_is_ready_fails_the_start(tmp_path: Path) ->
     assert str(failed.value).endswith("no weights")
 
 
+def test_a_program_that_is_not_there_fails_the_start(tmp_path: Path) -> None:
+    child = Child(name="model", command=["/nonexistent/server"])
+    with (
+        pytest.raises(ServiceFailed, match="model service can't be started"),
+        supervised([child], data=tmp_path / "data"),
+    ):
+        pass
+
+
+def test_orphans_that_end_leave_no_zombies(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    orphan = f"(sh -c 'echo $$ > {pid_file}' &); exec sleep 300"
+    child = Child(name="worker", command=["sh", "-c", orphan])
+    with supervised([child], data=tmp_path / "data"):
+        wait_for(lambda: pid_file.exists() and pid_file.read_text())
+        orphan_folder = Path("/proc", pid_file.read_text().strip())
+        wait_for(lambda: not orphan_folder.exists(), 5)
+
+
 def test_a_killed_keeper_fails_the_command_and_leaves_no_child(
     run: Callable[..., Run], tmp_path: Path
 ) -> None:
@@ -383,7 +402,7 @@ def test_a_killed_keeper_fails_the_command_and_leaves_no_child(
     assert "the supervisor of the services was killed" in errors
     # Daemons that left their session stay; a sandbox dies with its parent by itself.
     kept = [pool_child, *pids.values()]
-    wait_for(lambda: not any(map(supervise.started_at, kept)), 5)
+    wait_for(lambda: not any(map(processes.started_at, kept)), 5)
     assert not Path(record["run"]).exists()
 
 
@@ -395,9 +414,9 @@ def test_a_start_clears_away_what_a_killed_command_and_keeper_left(
     assert record is not None
     command.process.kill()
     os.kill(record["pid"], signal.SIGKILL)
-    wait_for(lambda: supervise.started_at(record["pid"]) is None)
+    wait_for(lambda: processes.started_at(record["pid"]) is None)
     with supervised([sleeper()], data=tmp_path / "data"):
-        assert not any(map(supervise.started_at, [pool_child, *pids.values()]))
+        assert not any(map(processes.started_at, [pool_child, *pids.values()]))
         assert not Path(record["run"]).exists()
 
 
