@@ -112,7 +112,7 @@ def progress_view(experiment: Experiment, *, now: datetime) -> ProgressView:
         ),
         calls=found.usage.calls,
         tokens="" if found.usage.tokens is None else f"{found.usage.tokens:,}",
-        cost="" if found.usage.cost is None else f"{found.usage.cost:.2f}",
+        cost="" if found.usage.cost is None else f"{found.usage.cost:.3g}",
         url=reverse("experiment", kwargs=where),
         poll_url=reverse("experiment-progress", kwargs=where),
     )

@@ -16,7 +16,6 @@ from tests.browser.conftest import Watched
 from tests.factories import (
     EMBEDDED_MODEL,
     cells_of,
-    finished_experiment,
     make_experiment,
     make_library,
     make_user,
@@ -132,7 +131,8 @@ def test_controls_are_large_enough_to_hit(watched: Open) -> None:
     for name, path in paths.items():
         page.goto(path)
         small = page.evaluate(
-            """() => [...document.querySelectorAll('button, summary, select, input, nav a, thead a, .button')]
+            """() => [...document.querySelectorAll(
+                'button, summary, select, input, nav a, thead a, .button')]
               .filter(e => e.type !== 'hidden' && e.checkVisibility())
               .map(e => [e.getBoundingClientRect(), e.outerHTML.slice(0, 120)])
               .filter(([box]) => box.width < 24 || box.height < 24)
@@ -166,7 +166,8 @@ def test_every_stop_of_the_keyboard_shows_where_it_is(watched: Open) -> None:
             page.keyboard.press("Tab")
             stop = page.evaluate(
                 """() => { const e = document.activeElement, s = getComputedStyle(e);
-                  return [e.outerHTML.slice(0, 90), s.outlineStyle, parseFloat(s.outlineWidth)]; }"""
+                  return [e.outerHTML.slice(0, 90), s.outlineStyle, parseFloat(s.outlineWidth)];
+                }"""
             )
             if stop[0].startswith("<body"):
                 break
