@@ -103,6 +103,7 @@ def ledger() -> list[tuple[str, str]]:
 # --- one request, one row ---------------------------------------------------
 
 
+@pytest.mark.both_databases
 def test_a_completed_call_is_stored_whole(serve: Serve, clock: Clock) -> None:
     endpoint, server = serve(scripted.reply("4"), price_in=2.0, price_out=6.0)
     reply = model_at(endpoint, clock).complete(REQUEST, step=0)
@@ -344,6 +345,7 @@ def leave_behind(endpoint: dict[str, Any], clock: Clock, step: int = 0) -> Call:
     return model_at(endpoint, clock)._insert(REQUEST, step=step, sha256=request_sha256(REQUEST))
 
 
+@pytest.mark.both_databases
 def test_the_call_of_a_dead_worker_is_orphaned_and_made_again(serve: Serve, clock: Clock) -> None:
     endpoint, server = serve(scripted.reply("4"))
     leave_behind(endpoint, clock)
@@ -381,10 +383,39 @@ def test_a_worker_taken_for_dead_keeps_what_its_request_cost(serve: Serve, clock
     assert len(server.seen) == 2
 
 
-def test_two_workers_never_share_a_try_number(serve: Serve, clock: Clock) -> None:
+@pytest.mark.both_databases
+def test_a_try_number_that_was_taken_meanwhile_is_left_to_its_owner(
+    serve: Serve, clock: Clock
+) -> None:
     endpoint, _ = serve()
-    calls = [leave_behind(endpoint, clock) for _ in range(3)]
-    assert [call.try_number for call in calls] == [1, 2, 3]
+    model = model_at(endpoint, clock)
+    overtaken: list[int] = []
+
+    def now_and_be_overtaken() -> datetime:
+        if not overtaken:
+            overtaken.append(0)
+            overtaken[0] = leave_behind(endpoint, clock).try_number
+        return clock.now
+
+    slow = replace(model, timing=replace(clock.timing, now=now_and_be_overtaken))
+    call = slow._insert(REQUEST, step=0, sha256=request_sha256(REQUEST))
+    assert (overtaken, call.try_number) == ([1], 2)
+
+
+@pytest.mark.both_databases
+def test_text_that_a_database_can_not_hold_is_stored_with_a_replacement(
+    serve: Serve, clock: Clock
+) -> None:
+    call = {"id": "c\0", "function": {"name": "f", "arguments": {"q\0": "\ud800"}}}
+    endpoint, _ = serve(
+        scripted.always(scripted.completion({"content": "4\0\udc00", "tool_calls": [call]}))
+    )
+    odd = replace(REQUEST, messages=(Message("user", "Double \0 \ud83d 😀."),))
+    reply = model_at(endpoint, clock).complete(odd, step=0)
+    assert reply.content == "4\ufffd\ufffd"
+    stored = Call.objects.get()
+    assert stored.request["messages"][0]["content"] == "Double \ufffd \ufffd 😀."
+    assert model_at(endpoint, clock).complete(odd, step=0) == reply
 
 
 # --- the gate ---------------------------------------------------------------
@@ -400,6 +431,7 @@ def keeper(clock: Clock, **policy: Any) -> EndpointGateKeeper:
     )
 
 
+@pytest.mark.both_databases
 def test_the_circuit_opens_over_calls_and_lets_one_probe_through(
     serve: Serve, clock: Clock
 ) -> None:
@@ -440,6 +472,7 @@ def test_failures_that_are_not_in_a_row_open_nothing(clock: Clock) -> None:
     gate.admit()
 
 
+@pytest.mark.both_databases
 def test_rate_limit_is_shared_and_allows_a_seconds_burst(clock: Clock) -> None:
     gates = [keeper(clock, requests_per_minute=120) for _ in range(2)]
     for number in range(6):
@@ -495,6 +528,7 @@ def interleaved(gate: EndpointGateKeeper, other: EndpointGateKeeper, times: int)
     gate.unanswered()
 
 
+@pytest.mark.both_databases
 def test_no_failure_is_lost_when_workers_count_at_once(clock: Clock) -> None:
     interleaved(keeper(clock), keeper(clock), times=3)
     assert EndpointGate.objects.get().failures == 4

@@ -120,23 +120,25 @@ class LedgeredModel:
     def _insert(self, request: ChatRequest, *, step: int, sha256: str) -> Call:
         """Insert the row of the next try, in a transaction that has ended on return."""
         mine = Call.objects.filter(subject=self.subject, step=step)
+        content = request_json(request)
         while True:
-            last = mine.aggregate(last=Max("try_number"))["last"] or 0
+            try_number = (mine.aggregate(last=Max("try_number"))["last"] or 0) + 1
+            sent_at = self.timing.now()
             try:
                 with transaction.atomic(durable=True):
                     return Call.objects.create(
                         subject=self.subject,
                         step=step,
-                        try_number=last + 1,
+                        try_number=try_number,
                         endpoint=self.endpoint,
                         model=self.model,
                         request_sha256=sha256,
-                        request=request_json(request),
-                        sent_at=self.timing.now(),
+                        request=content,
+                        sent_at=sent_at,
                     )
             except IntegrityError:
                 # A worker that lost its lease without knowing took this number.
-                if not mine.filter(try_number=last + 1).exists():
+                if not mine.filter(try_number=try_number).exists():
                     raise
 
     def _complete(self, call: Call, reply: ChatReply) -> None:

@@ -47,6 +47,8 @@ _LONGEST_DETAIL: Final = 500
 # A shorter secret could be part of ordinary text, which must stay readable.
 _SHORTEST_SECRET: Final = 6
 
+_KEY: Final = re.compile(r"[!-~]+", re.ASCII)
+
 _FINISH: Final[Mapping[str, Finish]] = {
     "stop": Finish.STOP,
     "tool_calls": Finish.TOOL_CALLS,
@@ -66,6 +68,8 @@ _UNFINISHED: Final = frozenset({"", "error", "abort", "cancelled", "insufficient
 _QUOTA_CODES: Final = frozenset(
     {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "quota_exceeded"}
 )
+# Not for 429: there some say "quota" of a limit that passes within a minute.
+_QUOTA_TEXT: Final = re.compile(r"credit balance|insufficient (balance|credit|fund)", re.I)
 _OVERFLOW_CODES: Final = frozenset({"context_length_exceeded", "exceed_context_size_error"})
 _OVERFLOW_TEXT: Final = re.compile(
     r"context[ _](length|window|size)|prompt is too long|input is too long|too many (input )?tokens"
@@ -144,6 +148,11 @@ class OpenAIEndpoint:
         if not key:
             raise EndpointFault(
                 "wrong_key", f"the environment variable {self.api_key_env} is not set"
+            )
+        if not _KEY.fullmatch(key):
+            # No header can hold it; a typographic quote is a usual cause.
+            raise EndpointFault(
+                "wrong_key", f"the environment variable {self.api_key_env} holds no possible key"
             )
         return key
 
@@ -346,7 +355,7 @@ def _read_error(
     latency_s: float | None,
 ) -> ChatReply:
     detail = f"{endpoint.label} answered {status}: {error.message}"
-    if status == 402 or error.codes & _QUOTA_CODES:
+    if status == 402 or error.codes & _QUOTA_CODES or _says_quota(status, error):
         raise EndpointFault("quota_spent", detail)
     if status in (400, 403, 413, 422):
         finish = _finish_of_refusal(status, error)
@@ -372,6 +381,10 @@ def _read_error(
             "unknown_model", f"no model {endpoint.model!r} at {endpoint.base_url}: {detail}"
         )
     raise _failure(status, headers, error, detail)
+
+
+def _says_quota(status: int, error: _Error) -> bool:
+    return status in (400, 403) and bool(_QUOTA_TEXT.search(error.message))
 
 
 def _finish_of_refusal(status: int, error: _Error) -> Finish | None:

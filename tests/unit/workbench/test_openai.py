@@ -278,6 +278,7 @@ def test_an_answer_without_a_marked_end_is_incomplete(body: Any) -> None:
         (429, error("You exceeded your quota", code="insufficient_quota"), "quota_spent"),
         (429, error("Pay", type="billing_hard_limit_reached"), "quota_spent"),
         (403, error("Pay", code="insufficient_quota"), "quota_spent"),
+        (400, error("Your credit balance is too low to access the API"), "quota_spent"),
         (404, error("The model does not exist", code="model_not_found"), "unknown_model"),
         (404, "404 page not found", "unknown_model"),
         (400, error("m is not a valid model ID", code=400), "unknown_model"),
@@ -302,6 +303,7 @@ def test_a_wrong_key_names_its_variable() -> None:
     ("status", "body", "kind"),
     [
         (429, error("slow down"), "rate_limited"),
+        (429, error("You exceeded your current quota", code="RESOURCE_EXHAUSTED"), "rate_limited"),
         (500, error("oops"), "server_error"),
         (503, "<html>", "server_error"),
         (529, error("overloaded"), "server_error"),
@@ -436,8 +438,8 @@ def test_without_a_key_no_authorization_is_sent(serve: Serve) -> None:
     assert "authorization" not in server.seen[0].headers
 
 
-@pytest.mark.parametrize("value", [None, "", "  "])
-def test_a_missing_key_sends_nothing(
+@pytest.mark.parametrize("value", [None, "", "  ", "“sk-quoted”", "sk one", "sk\none"])
+def test_an_impossible_key_sends_nothing(
     value: str | None, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(KEY_ENV)
@@ -447,6 +449,7 @@ def test_a_missing_key_sends_nothing(
     with pytest.raises(EndpointFault, match=KEY_ENV) as fault:
         endpoint.send(REQUEST)
     assert (fault.value.kind, server.seen) == ("wrong_key", [])
+    assert "sk" not in str(fault.value)
 
 
 def test_silence_is_a_timeout(serve: Serve) -> None:
