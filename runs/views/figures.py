@@ -14,7 +14,7 @@ from runs.domain.effects import Transition
 from runs.domain.render import interval, p_value, percent, points
 from runs.domain.report import LABELS, NOT_REPORTABLE, TERMS, NotReportable, reason_text
 
-NOT_ENOUGH = "not enough evidence"
+SIGNIFICANT = 0.05
 # Half the width of a strip; zero is in its middle.
 _HALF = 100.0
 _MINUS = str.maketrans("-", "−")
@@ -32,8 +32,8 @@ class Figure:
     """One figure: its text, or a dash and the reason why there is none.
 
     Attributes:
-        sense: ``won`` or ``lost`` where it counts such pairs, or shows an effect whose
-            interval leaves 0 out.
+        sense: ``won`` or ``lost`` where it counts such pairs or shows an effect: RAE by its
+            test, the others where their interval leaves 0 out.
     """
 
     key: str
@@ -115,6 +115,7 @@ class CellView:
     figures: tuple[Figure, ...]
     rae: Figure
     rae_interval: Figure
+    p: str
     lift: Figure
     lift_interval: Figure
     strip: Strip | None
@@ -201,7 +202,7 @@ def cell_view(slug: str, cell: Mapping[str, Any], *, limit: int | None = None) -
     # Without any retrieved pair there is no figure that evidence could be short for.
     enough = not cell["n_cond"] or cell["not_reportable"] != NotReportable.FEW_RETRIEVED
     remark = _remark(cell)
-    sense = sense_of(cell["rae_ci"]) if enough else ""
+    sense = _rae_sense(cell) if enough else ""
     figures = {key: figure(cell, key) for key in (*COLUMNS, "selection_gap", "skipped_effect")}
     limit = limit or _axis([cell["rae_ci"], cell["aggregate_lift_ci"]])
     return CellView(
@@ -220,6 +221,7 @@ def cell_view(slug: str, cell: Mapping[str, Any], *, limit: int | None = None) -
         figures=tuple(figures[key] for key in COLUMNS),
         rae=figures["rae"],
         rae_interval=figures["rae_ci"],
+        p=p_value(cell["p"]),
         lift=figures["aggregate_lift"],
         lift_interval=figure(cell, "aggregate_lift_ci"),
         strip=_strip(cell["rae"], cell["rae_ci"], limit, sense),
@@ -253,6 +255,8 @@ def figure(cell: Mapping[str, Any], key: str) -> Figure:
     value = cell[key]
     code = cell["undefined"].get(key)
     sense = sense_of(cell.get(f"{key}_ci")) if key in _EFFECTS else ""
+    if key == "rae":
+        sense = _rae_sense(cell)
     if key in _COUNTED and value:
         sense = _COUNTED[key]
     return Figure(
@@ -263,6 +267,13 @@ def figure(cell: Mapping[str, Any], key: str) -> Figure:
         reason=reason_text(code) if code else "",
         sense=sense,
     )
+
+
+def _rae_sense(cell: Mapping[str, Any]) -> str:
+    """Return RAE's sign as a word where its test finds an effect: the page follows p."""
+    if cell["p"] is None or cell["p"] > SIGNIFICANT or not cell["rae"]:
+        return ""
+    return "won" if cell["rae"] > 0 else "lost"
 
 
 def sense_of(ci: Mapping[str, Any] | None) -> str:

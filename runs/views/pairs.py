@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -306,11 +306,7 @@ def _arm(found: Pair, run: _Run) -> ArmView:
         graded=None if graded is None else _text(found, f"{name}-graded", graded, language),
         # Where all of the reply was graded it is not printed twice.
         reply=_text(found, f"{name}-reply", reply, "text") if reply not in ("", graded) else None,
-        details=tuple(
-            Detail(spoken(key), _clipped(value))
-            for key, value in details.items()
-            if key != "answer" and value not in (None, "", [], {})
-        ),
+        details=tuple(_details(details)),
         tier=run.grade.tier if run.grade else "",
         grades=run.grades,
         attempts=len(run.attempts),
@@ -325,6 +321,17 @@ def _arm(found: Pair, run: _Run) -> ArmView:
         ),
         trace_url=_text_url(found, f"{name}-trace") if run.trace else "",
     )
+
+
+def _details(noted: Mapping[str, Any], of: str = "") -> Iterator[Detail]:
+    """Yield what the grader noted, one level of nesting told in the name; the answer is shown."""
+    for key, value in noted.items():
+        if key == "answer" or value in (None, "", [], {}):
+            continue
+        if isinstance(value, Mapping) and not of:
+            yield from _details(value, of=f"{key} ")
+        else:
+            yield Detail(of + spoken(key), _clipped(value))
 
 
 def _state(run: _Run) -> str:
