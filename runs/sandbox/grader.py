@@ -136,10 +136,11 @@ class Grader:
     def record_cases(self, *, checker: Mapping[str, Any], reference: str) -> dict[str, Any]:
         """Return a code checker with expected values, worked out once in the sandbox.
 
-        ``asserts`` become ``cases`` where the check provably splits; the others
-        keep their mode and get ``checker_isolation: in_process``. ``inputs``
-        become ``cases`` with what the reference returns. ``cases`` come back as
-        they are.
+        ``asserts`` become ``cases`` where the check provably splits. The others
+        keep their mode and get ``checker_isolation``: ``two_processes`` where the
+        reference passes with check and program apart, else ``in_process``.
+        ``inputs`` become ``cases`` with what the reference returns. ``cases``
+        come back as they are.
 
         Raises:
             NoIsolation: no tier could be had.
@@ -190,6 +191,9 @@ class Grader:
             "prelude": checker.get("prelude", ""),
         }
         limits = _limits(checker)
+        isolation = "process"
+        if mode == "asserts":
+            isolation = checker.get("checker_isolation", "in_process")
         try:
             if mode == "cases":
                 cases = [
@@ -199,13 +203,14 @@ class Grader:
                 run = self._run(programs.call_all(cases=cases, **common), limits)
                 verdict, details = judge_cases(run, checker)
             else:
-                run = self._run(programs.run_check(test=checker["test"], **common), limits)
-                verdict, details = judge_check(run)
+                apart = isolation == "two_processes"
+                request = programs.run_check(test=checker["test"], apart=apart, **common)
+                verdict, details = judge_check(self._run(request, limits))
         except NoSlot as error:
             return Verdict.INFRA_ERROR, {"message": str(error)}
         except RequestTooLarge as error:
             return Verdict.NO_RESULT, {"message": str(error)}
-        details["checker_isolation"] = "process" if mode == "cases" else "in_process"
+        details["checker_isolation"] = isolation
         return verdict, details
 
     def _run(self, request: Mapping[str, Any], limits: Limits) -> Run:

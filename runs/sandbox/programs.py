@@ -27,15 +27,20 @@ def call_all(
     }
 
 
-def run_check(*, program: str, entry: str, test: str, prelude: str = "") -> dict[str, Any]:
-    """Return the request to run a published check beside the program, in one process."""
+def run_check(
+    *, program: str, entry: str, test: str, apart: bool, prelude: str = ""
+) -> dict[str, Any]:
+    """Return the request to run a published check beside the program.
+
+    ``apart`` keeps the two in processes of their own, between which plain values travel.
+    """
     return {
         "mode": "asserts",
         "prelude": prelude,
         "program": program,
         "entry": entry,
         "test": test,
-        "calls_check": True,
+        "apart": apart,
     }
 
 

@@ -48,7 +48,11 @@ def record_cases(
     verdict, details = passes(payload)
     if verdict is not Verdict.PASS and payload["mode"] == "cases" and "test" in checker:
         # The check as published decides whether the task or the split is at fault.
-        payload = _in_process(checker, "the reference fails the separate cases")
+        payload = _whole(checker, "the reference fails the separate cases")
+        verdict, details = passes(payload)
+    if verdict is not Verdict.PASS and payload["mode"] == "asserts":
+        # The check wants more of a result than its plain value.
+        payload = {**payload, "checker_isolation": "in_process"}
         verdict, details = passes(payload)
     if verdict is not Verdict.PASS:
         raise ReferenceFailed(f"the reference ends with {verdict}: {details.get('message', '')}")
@@ -61,10 +65,10 @@ def _from_asserts(checker: Mapping[str, Any], run: _Run) -> dict[str, Any]:
         test = instrument(checker["test"], entry=checker["entry"], prelude=prelude)
         recorded = _recorded(run(programs.record(test=test, prelude=prelude)))
     except NotSplittable as reason:
-        return _in_process(checker, str(reason))
+        return _whole(checker, str(reason))
     half = len(recorded) // 2
     if recorded[:half] != recorded[half:]:
-        return _in_process(checker, "the check uses again what a program may have changed")
+        return _whole(checker, "the check uses again what a program may have changed")
     cases = [_case(*message[1:]) for message in recorded[:half]]
     return _payload(checker, cases, comparator="python_eq")
 
@@ -141,5 +145,6 @@ def _payload(
     }
 
 
-def _in_process(checker: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    return {**checker, "checker_isolation": "in_process", "not_split_because": clean(reason)}
+def _whole(checker: Mapping[str, Any], reason: str) -> dict[str, Any]:
+    """Return a check that stays in one piece, apart from the program it calls."""
+    return {**checker, "checker_isolation": "two_processes", "not_split_because": clean(reason)}

@@ -32,6 +32,9 @@ IN_PROCESS = {
 }
 
 
+TWO_PROCESSES = {**IN_PROCESS, "checker_isolation": "two_processes"}
+
+
 def fenced(program: str) -> str:
     return f"```python\n{program}\n```"
 
@@ -44,6 +47,42 @@ def test_the_corpus_is_large_enough() -> None:
 def test_no_cheat_passes(grader: Grader, name: str) -> None:
     result = grader.grade(kind="code", checker=SPLIT, reply=fenced(CHEATS[name]))
     assert result.verdict not in (Verdict.PASS, Verdict.INFRA_ERROR), result.details
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_no_cheat_passes_a_check_in_a_process_of_its_own(grader: Grader, name: str) -> None:
+    result = grader.grade(kind="code", checker=TWO_PROCESSES, reply=fenced(CHEATS[name]))
+    assert result.verdict not in (Verdict.PASS, Verdict.INFRA_ERROR), result.details
+    assert result.details["checker_isolation"] == "two_processes"
+
+
+def test_a_check_in_a_process_of_its_own_is_out_of_sight(grader: Grader) -> None:
+    """The program searches its callers for the check's text and its constants, and finds none."""
+    search = (
+        "import sys\ndef f(items):\n    frame = sys._getframe()\n    while frame:\n"
+        "        text = repr(frame.f_locals) + repr(frame.f_code.co_consts)\n"
+        "        if ' '.join(['assert', 'candidate']) in text: return 'seen'\n"
+        "        frame = frame.f_back\n"
+        "    return 'unseen'"
+    )
+    for isolation, said in (("in_process", "seen"), ("two_processes", "unseen")):
+        tell = "def check(candidate):\n    raise KeyError(candidate(1))\n    assert candidate(2)"
+        checker = {**IN_PROCESS, "test": tell, "checker_isolation": isolation}
+        result = grader.grade(kind="code", checker=checker, reply=search)
+        assert f"KeyError: '{said}'" in result.details["message"]
+
+
+def test_ends_of_a_program_in_a_process_of_its_own(grader: Grader) -> None:
+    for program, verdict in (
+        (HONEST, Verdict.PASS),
+        ("def f(items):\n    while True: pass", Verdict.TIMEOUT),
+        ("def f(items):\n    return bytearray(1 << 30)", Verdict.MEMORY),
+        ("import os\nos._exit(0)", Verdict.NO_RESULT),
+        ("import os\ndef f(items):\n    os.abort()", Verdict.NO_RESULT),
+        ("def f(items):\n    return 1 // 0", Verdict.FAIL),
+    ):
+        result = grader.grade(kind="code", checker=TWO_PROCESSES, reply=program)
+        assert result.verdict == verdict, (program, result.details)
 
 
 def test_the_honest_program_passes(grader: Grader) -> None:

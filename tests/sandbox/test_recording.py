@@ -50,7 +50,7 @@ def test_humaneval_references_pass_what_was_recorded(grader: Grader) -> None:
         assert (payload["mode"] == "asserts") is (task.key in WHOLE), task.key
         result = grader.grade(kind="code", checker=payload, reply=task.reference)
         assert result.verdict == Verdict.PASS, task.key
-        expected = "in_process" if task.key in WHOLE else "process"
+        expected = "two_processes" if task.key in WHOLE else "process"
         assert result.details["checker_isolation"] == expected
         wrong = f"def {task.checker['entry']}(*args): return 'wrong'"
         assert grader.grade(kind="code", checker=payload, reply=wrong).verdict == Verdict.FAIL
@@ -166,12 +166,61 @@ def test_arguments_a_program_could_change_keep_the_check_whole(
     reference = "def f(x):\n    return 1"
     payload = grader.record_cases(checker=asserts(check(*lines)), reference=reference)
     assert payload["mode"] == "asserts"
-    assert payload["checker_isolation"] == "in_process"
+    assert payload["checker_isolation"] == "two_processes"
     assert (
         "changed" in payload["not_split_because"] or "ended early" in payload["not_split_because"]
     )
     result = grader.grade(kind="code", checker=payload, reply=reference)
+    assert (result.verdict, result.details["checker_isolation"]) == (Verdict.PASS, "two_processes")
+
+
+@pytest.mark.parametrize(
+    ("lines", "reference", "wrong"),
+    [
+        (
+            ["x = [2, 1]", "candidate(x)", "assert x == [1, 2]"],
+            "def f(x):\n    x.sort()",
+            "def f(x):\n    return sorted(x)",
+        ),
+        (
+            ["x = [3]", "assert candidate(x) == 3", "assert candidate(x) == 3"],
+            "def f(x):\n    return x[0]",
+            "def f(x):\n    return x.pop() if x else None",
+        ),
+        (
+            ["x = {'a': [1]}", "y = x['a']", "candidate(x)", "assert y == [1, 2]"],
+            "def f(x):\n    x['a'].append(2)",
+            "def f(x):\n    x['a'] = [1, 2]",
+        ),
+    ],
+)
+def test_what_a_program_changes_is_changed_for_a_check_apart(
+    grader: Grader, lines: list[str], reference: str, wrong: str
+) -> None:
+    payload = grader.record_cases(checker=asserts(check(*lines)), reference=reference)
+    assert payload["checker_isolation"] == "two_processes"
+    assert grader.grade(kind="code", checker=payload, reply=reference).verdict == Verdict.PASS
+    failed = grader.grade(kind="code", checker=payload, reply=wrong).verdict
+    # A list put in another's place is equal here, and the same list to an in-process check.
+    assert failed == (Verdict.PASS if "'a'" in lines[0] else Verdict.FAIL)
+
+
+def test_a_check_that_wants_more_than_plain_values_runs_in_one_process(grader: Grader) -> None:
+    checker = asserts(check("assert callable(candidate(1))"))
+    reference = "def f(x):\n    return lambda: x"
+    payload = grader.record_cases(checker=checker, reference=reference)
+    assert payload["checker_isolation"] == "in_process"
+    result = grader.grade(kind="code", checker=payload, reply=reference)
     assert (result.verdict, result.details["checker_isolation"]) == (Verdict.PASS, "in_process")
+
+
+def test_exceptions_reach_a_check_apart(grader: Grader) -> None:
+    lines = ["try:", "    candidate(0)", "except ZeroDivisionError: return", "assert False"]
+    checker = asserts(check(*lines))
+    payload = grader.record_cases(checker=checker, reference="def f(x):\n    return 1 // x")
+    assert payload["checker_isolation"] == "two_processes"
+    wrong = grader.grade(kind="code", checker=payload, reply="def f(x):\n    return 0")
+    assert wrong.verdict == Verdict.FAIL
 
 
 def test_arguments_used_once_or_copied_split(grader: Grader) -> None:
