@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from runs.domain.checking import Verdict
-from runs.domain.suites import load_suite
 from runs.domain.values import encode
 from runs.sandbox.grader import Grader
 from tests.sandbox.cheats import CASES, CHEATS, ENTRY, HONEST
@@ -20,7 +19,7 @@ SPLIT = {
     "prelude": "",
     "cases": [{"args": [items], "expected": total} for items, total in CASES],
     "comparator": "python_eq",
-    "timeout_s": 2,
+    "timeout_s": 1,
 }
 IN_PROCESS = {
     "mode": "asserts",
@@ -28,7 +27,7 @@ IN_PROCESS = {
     "prelude": "",
     "test": "def check(candidate):\n"
     + "".join(f"    assert candidate({items}) == {total}\n" for items, total in CASES),
-    "timeout_s": 2,
+    "timeout_s": 1,
 }
 
 
@@ -206,14 +205,6 @@ def test_honest_programs_pass(grader: Grader, style: str) -> None:
     }
     result = grader.grade(kind="code", checker=checker, reply=fenced(program))
     assert result.verdict == Verdict.PASS, result.details
-
-
-def test_every_reference_of_the_starter_suite_passes(grader: Grader) -> None:
-    tasks = load_suite("starter").tasks
-    assert len(tasks) > 50
-    for task in tasks:
-        result = grader.grade(kind="code", checker=task.checker, reply=fenced(task.reference or ""))
-        assert result.verdict == Verdict.PASS, (task.key, result.details)
 
 
 def test_values_that_cannot_be_written_down_fail_with_their_reason(grader: Grader) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from runs.domain.checking import Verdict
-from runs.domain.suites import load_suite
 from runs.sandbox import grader as grading
 from runs.sandbox.grader import Grader, checker_sha256
 from runs.sandbox.maths import Comparison, MathsProcess
@@ -122,13 +121,6 @@ def test_details_and_order_of_methods(grader: Grader) -> None:
     assert (none.verdict, none.details["answer"]) == (Verdict.NO_RESULT, None)
     for empty in ("", r"\boxed{}", r"<think>\boxed{2}</think>"):
         assert grader.grade(kind="maths", checker={"gold": "2"}, reply=empty).verdict == "no_result"
-
-
-def test_every_reference_of_the_maths_suite_passes(grader: Grader) -> None:
-    for task in load_suite("starter-math").tasks:
-        assert task.reference is not None
-        result = grader.grade(kind="maths", checker=task.checker, reply=task.reference)
-        assert result.verdict == Verdict.PASS, task.key
 
 
 @pytest.fixture(scope="module")

@@ -39,11 +39,11 @@ def test_humaneval_splits_but_for_two() -> None:
 
 
 def test_humaneval_references_pass_what_was_recorded(grader: Grader) -> None:
-    """A fifth of them, with all checks that are more than literal asserts."""
+    """Those whose checks are more than literal asserts, and every twentieth."""
     unusual = [2, 4, 8, 25, 32, 33, 37, 38, 44, 50, 52, 53, 56, 61, 72, 90, 129, 151]
     tasks = load_suite("humaneval").tasks
     for number, task in enumerate(tasks):
-        if number % 10 and number not in unusual:
+        if number % 20 and number not in unusual:
             continue
         assert task.reference is not None
         payload = grader.record_cases(checker=task.checker, reference=task.reference)

@@ -30,7 +30,7 @@ CODE: dict[str, Any] = {
     "prelude": "",
     "cases": [{"args": [1], "expected": 1}],
     "comparator": "exact",
-    "timeout_s": 2,
+    "timeout_s": 1,
 }
 
 
