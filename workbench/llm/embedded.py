@@ -5,10 +5,10 @@
 Its numbers show that everything works; they are no finding about models.
 
 Each slot is an engine of its own with a thread of its own. One engine that
-batches its slots would be a little faster on an idle machine, but its replies
-would depend on what else is in the batch, and its threads wait for each other
-in a loop: with two threads on two busy cores it fell from 67 to 7 tokens a
-second, where two engines of one thread fell from 57 to 21.
+batches its slots is a little faster on an idle machine, but its replies depend
+on what else is in the batch (one of six changed), and its threads wait for each
+other in a loop: with two threads on two busy cores it fell from 67 to 7 tokens
+a second, where two engines of one thread fell from 57 to 21.
 
 Standard library and xllamacpp only: nothing here needs Django.
 """
