@@ -112,17 +112,16 @@ def redeem(*, token: str, now: datetime) -> Any:
     Raises:
         LinkInvalid: it is unknown, used or expired, or its user is inactive.
     """
+    fault = link_fault(token=token, now=now)
+    if fault:
+        raise LinkInvalid(fault)
     with transaction.atomic():
-        spent = SignInLink.objects.filter(
-            token_sha256=_digest(token),
-            used_at=None,
-            expires_at__gt=now,
-            user__is_active=True,
-        ).update(used_at=now)
-        if not spent:
-            # A link that was good a moment ago has been spent by somebody else.
-            raise LinkInvalid(link_fault(token=token, now=now) or LinkFault.USED)
-        user = SignInLink.objects.select_related("user").get(token_sha256=_digest(token)).user
+        link = SignInLink.objects.filter(token_sha256=_digest(token))
+        # The condition is on the row's own columns, so that PostgreSQL checks it again
+        # under the row's lock; a join here would let two redeem at once.
+        if not link.filter(used_at=None).update(used_at=now):
+            raise LinkInvalid(LinkFault.USED)
+        user = link.select_related("user").get().user
         record_event(actor=user, verb="user.signed_in_by_link", subject=user.username, at=now)
     return user
 

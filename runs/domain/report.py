@@ -382,17 +382,21 @@ class _Settled:
     supplied: bool  # a failed call was counted as wrong, so there may be no answer to look at
 
 
-def _settle(pair: PairRecord, policy: FailurePolicy) -> _Settled | None:
+def transition_of(pair: PairRecord, policy: FailurePolicy) -> Transition | None:
+    """Return the pair's transition under the failure policy, None without both results."""
     if pair.pending:
         return None
     se, sd = pair.se, pair.sd
     if policy is FailurePolicy.INCORRECT:
         se = False if pair.se_failure == Failure.CALL else se
         sd = False if pair.sd_failure == Failure.CALL else sd
-    if se is None or sd is None:
-        return None
+    return None if se is None or sd is None else Transition.of(se=se, sd=sd)
+
+
+def _settle(pair: PairRecord, policy: FailurePolicy) -> _Settled | None:
+    transition = transition_of(pair, policy)
     supplied = pair.se is None or pair.sd is None
-    return _Settled(pair, Transition.of(se=se, sd=sd), supplied)
+    return None if transition is None else _Settled(pair, transition, supplied)
 
 
 @dataclass(frozen=True)

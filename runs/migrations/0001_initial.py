@@ -6,294 +6,631 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
-        ('skills', '0001_initial'),
+        ("skills", "0001_initial"),
     ]
 
     operations = [
         migrations.CreateModel(
-            name='ArmSpec',
+            name="ArmSpec",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('sha256', models.CharField(max_length=64, unique=True)),
-                ('spec', models.JSONField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("sha256", models.CharField(max_length=64, unique=True)),
+                ("spec", models.JSONField()),
             ],
             options={
-                'abstract': False,
+                "abstract": False,
             },
         ),
         migrations.CreateModel(
-            name='Benchmark',
+            name="Benchmark",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.SlugField(max_length=100)),
-                ('number', models.PositiveIntegerField()),
-                ('sha256', models.CharField(help_text='of the sorted hashes of its tasks', max_length=64)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("slug", models.SlugField(max_length=100)),
+                ("number", models.PositiveIntegerField()),
+                (
+                    "sha256",
+                    models.CharField(help_text="of the sorted hashes of its tasks", max_length=64),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('slug', 'number'), name='benchmark_number'), models.UniqueConstraint(fields=('slug', 'sha256'), name='benchmark_content')],
+                "constraints": [
+                    models.UniqueConstraint(fields=("slug", "number"), name="benchmark_number"),
+                    models.UniqueConstraint(fields=("slug", "sha256"), name="benchmark_content"),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Execution',
+            name="Execution",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('state', models.CharField(choices=[('pending', 'Pending'), ('running', 'Running'), ('done', 'Done'), ('dead', 'Dead')], db_default='pending', default='pending', max_length=8)),
-                ('tries', models.PositiveIntegerField(default=0)),
-                ('fencing_token', models.PositiveBigIntegerField(default=0)),
-                ('lease_owner', models.CharField(blank=True, default='', max_length=120)),
-                ('lease_until', models.DateTimeField(blank=True, null=True)),
-                ('next_attempt_at', models.DateTimeField(blank=True, null=True)),
-                ('uid', models.UUIDField(unique=True)),
-                ('replicate', models.PositiveIntegerField()),
-                ('seed_stream', models.CharField(max_length=100)),
-                ('reuse_scope', models.CharField(max_length=100)),
-                ('arm_spec', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='executions', to='runs.armspec')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("pending", "Pending"),
+                            ("running", "Running"),
+                            ("done", "Done"),
+                            ("dead", "Dead"),
+                        ],
+                        db_default="pending",
+                        default="pending",
+                        max_length=8,
+                    ),
+                ),
+                ("tries", models.PositiveIntegerField(default=0)),
+                ("fencing_token", models.PositiveBigIntegerField(default=0)),
+                ("lease_owner", models.CharField(blank=True, default="", max_length=120)),
+                ("lease_until", models.DateTimeField(blank=True, null=True)),
+                ("next_attempt_at", models.DateTimeField(blank=True, null=True)),
+                ("uid", models.UUIDField(unique=True)),
+                ("replicate", models.PositiveIntegerField()),
+                ("seed_stream", models.CharField(max_length=100)),
+                ("reuse_scope", models.CharField(max_length=100)),
+                (
+                    "arm_spec",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="executions",
+                        to="runs.armspec",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Attempt',
+            name="Attempt",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('failure', models.CharField(blank=True, choices=[('', 'none'), ('call', 'Call'), ('host', 'Host'), ('contaminated', 'Contaminated')], max_length=12)),
-                ('failure_detail', models.TextField(blank=True)),
-                ('trace', models.JSONField()),
-                ('exposed', models.BooleanField(help_text="whether the arm's model was offered skills")),
-                ('invoked', models.BooleanField(help_text='whether the model asked for skills')),
-                ('retrieved', models.BooleanField(help_text='true, false or unknown', null=True)),
-                ('returned_ids', models.JSONField(default=list)),
-                ('loaded_ids', models.JSONField(default=list)),
-                ('gold_ids', models.JSONField(default=list)),
-                ('tokens_in', models.PositiveIntegerField(null=True)),
-                ('tokens_out', models.PositiveIntegerField(null=True)),
-                ('latency_s', models.FloatField(null=True)),
-                ('at', models.DateTimeField()),
-                ('execution', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='attempts', to='runs.execution')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                (
+                    "failure",
+                    models.CharField(
+                        blank=True,
+                        choices=[
+                            ("", "none"),
+                            ("call", "Call"),
+                            ("host", "Host"),
+                            ("contaminated", "Contaminated"),
+                        ],
+                        max_length=12,
+                    ),
+                ),
+                ("failure_detail", models.TextField(blank=True)),
+                ("trace", models.JSONField()),
+                (
+                    "exposed",
+                    models.BooleanField(help_text="whether the arm's model was offered skills"),
+                ),
+                ("invoked", models.BooleanField(help_text="whether the model asked for skills")),
+                ("retrieved", models.BooleanField(help_text="true, false or unknown", null=True)),
+                ("returned_ids", models.JSONField(default=list)),
+                ("loaded_ids", models.JSONField(default=list)),
+                ("gold_ids", models.JSONField(default=list)),
+                ("tokens_in", models.PositiveIntegerField(null=True)),
+                ("tokens_out", models.PositiveIntegerField(null=True)),
+                ("latency_s", models.FloatField(null=True)),
+                ("at", models.DateTimeField()),
+                (
+                    "execution",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="attempts",
+                        to="runs.execution",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Experiment',
+            name="Experiment",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('uid', models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
-                ('slug', models.SlugField(max_length=100, unique=True)),
-                ('spec', models.JSONField()),
-                ('status', models.CharField(choices=[('planned', 'Planned'), ('running', 'Running'), ('paused', 'Paused'), ('finished', 'Finished'), ('cancelled', 'Cancelled')], default='planned', max_length=10)),
-                ('reason', models.TextField(blank=True, default='', help_text='why it is paused or cancelled')),
-                ('created_at', models.DateTimeField()),
-                ('started_at', models.DateTimeField(null=True)),
-                ('ended_at', models.DateTimeField(null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("uid", models.UUIDField(default=uuid.uuid4, editable=False, unique=True)),
+                ("slug", models.SlugField(max_length=100, unique=True)),
+                ("spec", models.JSONField()),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("planned", "Planned"),
+                            ("running", "Running"),
+                            ("paused", "Paused"),
+                            ("finished", "Finished"),
+                            ("cancelled", "Cancelled"),
+                        ],
+                        default="planned",
+                        max_length=10,
+                    ),
+                ),
+                (
+                    "reason",
+                    models.TextField(
+                        blank=True, default="", help_text="why it is paused or cancelled"
+                    ),
+                ),
+                ("created_at", models.DateTimeField()),
+                ("started_at", models.DateTimeField(null=True)),
+                ("ended_at", models.DateTimeField(null=True)),
             ],
             options={
-                'constraints': [models.CheckConstraint(condition=models.Q(('status__in', ['planned', 'running', 'paused', 'finished', 'cancelled'])), name='experiment_status_known')],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "status__in",
+                                ["planned", "running", "paused", "finished", "cancelled"],
+                            )
+                        ),
+                        name="experiment_status_known",
+                    )
+                ],
             },
         ),
         migrations.CreateModel(
-            name='EffectReport',
+            name="EffectReport",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('inputs_sha256', models.CharField(max_length=64)),
-                ('report_sha256', models.CharField(max_length=64)),
-                ('result', models.JSONField()),
-                ('experiment', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='reports', to='runs.experiment')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("inputs_sha256", models.CharField(max_length=64)),
+                ("report_sha256", models.CharField(max_length=64)),
+                ("result", models.JSONField()),
+                (
+                    "experiment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="reports",
+                        to="runs.experiment",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Cell',
+            name="Cell",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField(help_text='its place in the plan, from 1')),
-                ('design', models.CharField(choices=[('se_sd', 'Se Sd'), ('aa', 'Aa'), ('target', 'Target'), ('leave_one_out', 'Leave One Out')], max_length=14)),
-                ('sha256', models.CharField(max_length=64)),
-                ('baseline', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='runs.armspec')),
-                ('library', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to='skills.library')),
-                ('treatment', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='runs.armspec')),
-                ('experiment', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='cells', to='runs.experiment')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField(help_text="its place in the plan, from 1")),
+                (
+                    "design",
+                    models.CharField(
+                        choices=[
+                            ("se_sd", "Se Sd"),
+                            ("aa", "Aa"),
+                            ("target", "Target"),
+                            ("leave_one_out", "Leave One Out"),
+                        ],
+                        max_length=14,
+                    ),
+                ),
+                ("sha256", models.CharField(max_length=64)),
+                (
+                    "baseline",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="runs.armspec",
+                    ),
+                ),
+                (
+                    "library",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="skills.library",
+                    ),
+                ),
+                (
+                    "treatment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="runs.armspec",
+                    ),
+                ),
+                (
+                    "experiment",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="cells",
+                        to="runs.experiment",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Grade',
+            name="Grade",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('checker_sha256', models.CharField(max_length=64)),
-                ('verdict', models.CharField(max_length=12)),
-                ('details', models.JSONField()),
-                ('tier', models.CharField(help_text='how the checked code was isolated', max_length=12)),
-                ('at', models.DateTimeField()),
-                ('attempt', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='grades', to='runs.attempt')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("checker_sha256", models.CharField(max_length=64)),
+                ("verdict", models.CharField(max_length=12)),
+                ("details", models.JSONField()),
+                (
+                    "tier",
+                    models.CharField(help_text="how the checked code was isolated", max_length=12),
+                ),
+                ("at", models.DateTimeField()),
+                (
+                    "attempt",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="grades",
+                        to="runs.attempt",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Pair',
+            name="Pair",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('uid', models.UUIDField(unique=True)),
-                ('replicate', models.PositiveIntegerField()),
-                ('cell', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='pairs', to='runs.cell')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("uid", models.UUIDField(unique=True)),
+                ("replicate", models.PositiveIntegerField()),
+                (
+                    "cell",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="pairs",
+                        to="runs.cell",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Outcome',
+            name="Outcome",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('uid', models.UUIDField(unique=True)),
-                ('transition', models.CharField(max_length=9)),
-                ('retrieved', models.BooleanField(null=True)),
-                ('at', models.DateTimeField()),
-                ('sd_grade', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='runs.grade')),
-                ('se_grade', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='runs.grade')),
-                ('pair', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='outcomes', to='runs.pair')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("uid", models.UUIDField(unique=True)),
+                ("transition", models.CharField(max_length=9)),
+                ("retrieved", models.BooleanField(null=True)),
+                ("at", models.DateTimeField()),
+                (
+                    "sd_grade",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="runs.grade",
+                    ),
+                ),
+                (
+                    "se_grade",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="runs.grade",
+                    ),
+                ),
+                (
+                    "pair",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="outcomes",
+                        to="runs.pair",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='PairArm',
+            name="PairArm",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('arm', models.CharField(choices=[('SE', 'Se'), ('SD', 'Sd')], max_length=2)),
-                ('execution', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='pair_arms', to='runs.execution')),
-                ('pair', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='arms', to='runs.pair')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("arm", models.CharField(choices=[("SE", "Se"), ("SD", "Sd")], max_length=2)),
+                (
+                    "execution",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="pair_arms",
+                        to="runs.execution",
+                    ),
+                ),
+                (
+                    "pair",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="arms",
+                        to="runs.pair",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Partition',
+            name="Partition",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('size', models.PositiveIntegerField()),
-                ('seed', models.IntegerField()),
-                ('task_keys', models.JSONField()),
-                ('sha256', models.CharField(help_text='of the hashes of its tasks, in order', max_length=64)),
-                ('benchmark', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='partitions', to='runs.benchmark')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("size", models.PositiveIntegerField()),
+                ("seed", models.IntegerField()),
+                ("task_keys", models.JSONField()),
+                (
+                    "sha256",
+                    models.CharField(
+                        help_text="of the hashes of its tasks, in order", max_length=64
+                    ),
+                ),
+                (
+                    "benchmark",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="partitions",
+                        to="runs.benchmark",
+                    ),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='cell',
-            name='partition',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='runs.partition'),
+            model_name="cell",
+            name="partition",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="+", to="runs.partition"
+            ),
         ),
         migrations.CreateModel(
-            name='Position',
+            name="Position",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('cell', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='positions', to='runs.cell')),
-                ('pair', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='positions', to='runs.pair')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                (
+                    "cell",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="positions",
+                        to="runs.cell",
+                    ),
+                ),
+                (
+                    "pair",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="positions",
+                        to="runs.pair",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Task',
+            name="Task",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('key', models.CharField(max_length=200)),
-                ('prompt', models.TextField()),
-                ('kind', models.CharField(max_length=10)),
-                ('checker', models.JSONField()),
-                ('gold_skills', models.JSONField(default=list)),
-                ('tags', models.JSONField(default=list)),
-                ('sha256', models.CharField(max_length=64)),
-                ('benchmark', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='tasks', to='runs.benchmark')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("key", models.CharField(max_length=200)),
+                ("prompt", models.TextField()),
+                ("kind", models.CharField(max_length=10)),
+                ("checker", models.JSONField()),
+                ("gold_skills", models.JSONField(default=list)),
+                ("tags", models.JSONField(default=list)),
+                ("sha256", models.CharField(max_length=64)),
+                (
+                    "benchmark",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="tasks",
+                        to="runs.benchmark",
+                    ),
+                ),
             ],
         ),
         migrations.AddField(
-            model_name='pair',
-            name='task',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='runs.task'),
+            model_name="pair",
+            name="task",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="+", to="runs.task"
+            ),
         ),
         migrations.AddField(
-            model_name='execution',
-            name='task',
-            field=models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='runs.task'),
+            model_name="execution",
+            name="task",
+            field=models.ForeignKey(
+                on_delete=django.db.models.deletion.PROTECT, related_name="+", to="runs.task"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.UniqueConstraint(fields=('execution', 'number'), name='attempt_number'),
+            model_name="attempt",
+            constraint=models.UniqueConstraint(
+                fields=("execution", "number"), name="attempt_number"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.CheckConstraint(condition=models.Q(('failure__in', ['', 'call', 'host', 'contaminated'])), name='attempt_failure_known'),
+            model_name="attempt",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("failure__in", ["", "call", "host", "contaminated"])),
+                name="attempt_failure_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='attempt',
-            constraint=models.UniqueConstraint(condition=models.Q(('failure', '')), fields=('execution',), name='attempt_one_without_failure'),
+            model_name="attempt",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("failure", "")),
+                fields=("execution",),
+                name="attempt_one_without_failure",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='effectreport',
-            constraint=models.UniqueConstraint(fields=('experiment', 'inputs_sha256'), name='effectreport_once'),
+            model_name="effectreport",
+            constraint=models.UniqueConstraint(
+                fields=("experiment", "inputs_sha256"), name="effectreport_once"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='grade',
-            constraint=models.UniqueConstraint(fields=('attempt', 'number'), name='grade_number'),
+            model_name="grade",
+            constraint=models.UniqueConstraint(fields=("attempt", "number"), name="grade_number"),
         ),
         migrations.AddConstraint(
-            model_name='grade',
-            constraint=models.CheckConstraint(condition=models.Q(('verdict__in', ['pass', 'fail', 'timeout', 'memory', 'output_limit', 'no_result', 'infra_error'])), name='grade_verdict_known'),
+            model_name="grade",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "verdict__in",
+                        [
+                            "pass",
+                            "fail",
+                            "timeout",
+                            "memory",
+                            "output_limit",
+                            "no_result",
+                            "infra_error",
+                        ],
+                    )
+                ),
+                name="grade_verdict_known",
+            ),
         ),
         migrations.AddIndex(
-            model_name='outcome',
-            index=models.Index(fields=['transition', 'retrieved'], name='outcome_transition'),
+            model_name="outcome",
+            index=models.Index(fields=["transition", "retrieved"], name="outcome_transition"),
         ),
         migrations.AddConstraint(
-            model_name='outcome',
-            constraint=models.UniqueConstraint(fields=('pair', 'se_grade', 'sd_grade'), name='outcome_of_two_grades'),
+            model_name="outcome",
+            constraint=models.UniqueConstraint(
+                fields=("pair", "se_grade", "sd_grade"), name="outcome_of_two_grades"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='outcome',
-            constraint=models.CheckConstraint(condition=models.Q(('transition__in', ['both_pass', 'helpful', 'harmful', 'both_fail'])), name='outcome_known'),
+            model_name="outcome",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("transition__in", ["both_pass", "helpful", "harmful", "both_fail"])
+                ),
+                name="outcome_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='pairarm',
-            constraint=models.UniqueConstraint(fields=('pair', 'arm'), name='pairarm_once'),
+            model_name="pairarm",
+            constraint=models.UniqueConstraint(fields=("pair", "arm"), name="pairarm_once"),
         ),
         migrations.AddConstraint(
-            model_name='pairarm',
-            constraint=models.CheckConstraint(condition=models.Q(('arm__in', ['SE', 'SD'])), name='pairarm_arm_known'),
+            model_name="pairarm",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("arm__in", ["SE", "SD"])), name="pairarm_arm_known"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='partition',
-            constraint=models.UniqueConstraint(fields=('benchmark', 'size', 'seed'), name='partition_choice'),
+            model_name="partition",
+            constraint=models.UniqueConstraint(
+                fields=("benchmark", "size", "seed"), name="partition_choice"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='cell',
-            constraint=models.UniqueConstraint(fields=('experiment', 'sha256'), name='cell_content'),
+            model_name="cell",
+            constraint=models.UniqueConstraint(
+                fields=("experiment", "sha256"), name="cell_content"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='cell',
-            constraint=models.UniqueConstraint(fields=('experiment', 'number'), name='cell_number'),
+            model_name="cell",
+            constraint=models.UniqueConstraint(fields=("experiment", "number"), name="cell_number"),
         ),
         migrations.AddConstraint(
-            model_name='cell',
-            constraint=models.CheckConstraint(condition=models.Q(('design__in', ['se_sd', 'aa', 'target', 'leave_one_out'])), name='cell_design_known'),
+            model_name="cell",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("design__in", ["se_sd", "aa", "target", "leave_one_out"])),
+                name="cell_design_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='position',
-            constraint=models.UniqueConstraint(fields=('cell', 'number'), name='position_once'),
+            model_name="position",
+            constraint=models.UniqueConstraint(fields=("cell", "number"), name="position_once"),
         ),
         migrations.AddConstraint(
-            model_name='task',
-            constraint=models.UniqueConstraint(fields=('benchmark', 'key'), name='task_key'),
+            model_name="task",
+            constraint=models.UniqueConstraint(fields=("benchmark", "key"), name="task_key"),
         ),
         migrations.AddConstraint(
-            model_name='task',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['code', 'maths', 'exact', 'choice', 'number'])), name='task_kind_known'),
+            model_name="task",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("kind__in", ["code", "maths", "exact", "choice", "number"])),
+                name="task_kind_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='pair',
-            constraint=models.UniqueConstraint(fields=('cell', 'task', 'replicate'), name='pair_once'),
+            model_name="pair",
+            constraint=models.UniqueConstraint(
+                fields=("cell", "task", "replicate"), name="pair_once"
+            ),
         ),
         migrations.AddIndex(
-            model_name='execution',
-            index=models.Index(fields=['state', 'lease_until'], name='execution_due'),
+            model_name="execution",
+            index=models.Index(fields=["state", "lease_until"], name="execution_due"),
         ),
         migrations.AddConstraint(
-            model_name='execution',
-            constraint=models.UniqueConstraint(fields=('arm_spec', 'task', 'replicate', 'seed_stream', 'reuse_scope'), name='execution_once'),
+            model_name="execution",
+            constraint=models.UniqueConstraint(
+                fields=("arm_spec", "task", "replicate", "seed_stream", "reuse_scope"),
+                name="execution_once",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='execution',
-            constraint=models.CheckConstraint(condition=models.Q(('state__in', ['pending', 'running', 'done', 'dead'])), name='execution_state_known'),
+            model_name="execution",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("state__in", ["pending", "running", "done", "dead"])),
+                name="execution_state_known",
+            ),
         ),
     ]

@@ -11,8 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from runs.domain.effects import Transition
-from runs.domain.report import Failure, FailurePolicy, PairRecord
+from runs.domain.report import FailurePolicy, PairRecord, transition_of
 from runs.models import Cell
 from runs.selectors import cells_of
 from runs.services.reporting import cell_record, report_of
@@ -153,13 +152,8 @@ def state_of(pair: PairRecord, policy: str) -> str:
     """Return the pair's transition under the failure policy, or ``censored`` or ``pending``."""
     if pair.pending:
         return PENDING
-    se, sd = pair.se, pair.sd
-    if policy == FailurePolicy.INCORRECT:
-        se = False if pair.se_failure == Failure.CALL else se
-        sd = False if pair.sd_failure == Failure.CALL else sd
-    if se is None or sd is None:
-        return CENSORED
-    return Transition.of(se=se, sd=sd).value
+    transition = transition_of(pair, FailurePolicy(policy))
+    return CENSORED if transition is None else transition.value
 
 
 def _wanted(query: Mapping[str, Any]) -> dict[str, str]:

@@ -5,75 +5,181 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
-    dependencies = [
-    ]
+    dependencies = []
 
     operations = [
         migrations.CreateModel(
-            name='Library',
+            name="Library",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.SlugField(max_length=100)),
-                ('number', models.PositiveIntegerField()),
-                ('sha256', models.CharField(help_text='of the sorted hashes of its versions', max_length=64)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("slug", models.SlugField(max_length=100)),
+                ("number", models.PositiveIntegerField()),
+                (
+                    "sha256",
+                    models.CharField(
+                        help_text="of the sorted hashes of its versions", max_length=64
+                    ),
+                ),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('slug', 'number'), name='library_number'), models.UniqueConstraint(fields=('slug', 'sha256'), name='library_content')],
+                "constraints": [
+                    models.UniqueConstraint(fields=("slug", "number"), name="library_number"),
+                    models.UniqueConstraint(fields=("slug", "sha256"), name="library_content"),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='Skill',
+            name="Skill",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('slug', models.SlugField(allow_unicode=True, max_length=100, unique=True)),
-                ('status', models.CharField(choices=[('candidate', 'Candidate'), ('active', 'Active'), ('restricted', 'Restricted'), ('quarantined', 'Quarantined'), ('retired', 'Retired')], default='candidate', max_length=12)),
-                ('validity', models.CharField(choices=[('valid', 'Valid'), ('unknown', 'Unknown'), ('invalid', 'Invalid')], default='unknown', max_length=8)),
-                ('revision', models.PositiveIntegerField(default=0, help_text='compare-and-swap counter')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("slug", models.SlugField(allow_unicode=True, max_length=100, unique=True)),
+                (
+                    "status",
+                    models.CharField(
+                        choices=[
+                            ("candidate", "Candidate"),
+                            ("active", "Active"),
+                            ("restricted", "Restricted"),
+                            ("quarantined", "Quarantined"),
+                            ("retired", "Retired"),
+                        ],
+                        default="candidate",
+                        max_length=12,
+                    ),
+                ),
+                (
+                    "validity",
+                    models.CharField(
+                        choices=[
+                            ("valid", "Valid"),
+                            ("unknown", "Unknown"),
+                            ("invalid", "Invalid"),
+                        ],
+                        default="unknown",
+                        max_length=8,
+                    ),
+                ),
+                (
+                    "revision",
+                    models.PositiveIntegerField(default=0, help_text="compare-and-swap counter"),
+                ),
             ],
             options={
-                'constraints': [models.CheckConstraint(condition=models.Q(('status__in', ['candidate', 'active', 'restricted', 'quarantined', 'retired'])), name='skill_status_known'), models.CheckConstraint(condition=models.Q(('validity__in', ['valid', 'unknown', 'invalid'])), name='skill_validity_known')],
+                "constraints": [
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            (
+                                "status__in",
+                                ["candidate", "active", "restricted", "quarantined", "retired"],
+                            )
+                        ),
+                        name="skill_status_known",
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(("validity__in", ["valid", "unknown", "invalid"])),
+                        name="skill_validity_known",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='SkillVersion',
+            name="SkillVersion",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('number', models.PositiveIntegerField()),
-                ('name', models.CharField(max_length=200)),
-                ('description', models.TextField()),
-                ('type', models.CharField(max_length=10)),
-                ('body', models.TextField()),
-                ('sha256', models.CharField(max_length=64)),
-                ('companions', models.JSONField(default=list, help_text='names of files beside SKILL.md, which the model is not given')),
-                ('problems', models.JSONField(default=list, help_text='what was recovered when it was read')),
-                ('skill', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='versions', to='skills.skill')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("number", models.PositiveIntegerField()),
+                ("name", models.CharField(max_length=200)),
+                ("description", models.TextField()),
+                ("type", models.CharField(max_length=10)),
+                ("body", models.TextField()),
+                ("sha256", models.CharField(max_length=64)),
+                (
+                    "companions",
+                    models.JSONField(
+                        default=list,
+                        help_text="names of files beside SKILL.md, which the model is not given",
+                    ),
+                ),
+                (
+                    "problems",
+                    models.JSONField(default=list, help_text="what was recovered when it was read"),
+                ),
+                (
+                    "skill",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="versions",
+                        to="skills.skill",
+                    ),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='LibraryEntry',
+            name="LibraryEntry",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('library', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='entries', to='skills.library')),
-                ('skill_version', models.ForeignKey(on_delete=django.db.models.deletion.PROTECT, related_name='+', to='skills.skillversion')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                (
+                    "library",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="entries",
+                        to="skills.library",
+                    ),
+                ),
+                (
+                    "skill_version",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to="skills.skillversion",
+                    ),
+                ),
             ],
         ),
         migrations.AddConstraint(
-            model_name='skillversion',
-            constraint=models.UniqueConstraint(fields=('skill', 'number'), name='skillversion_number'),
+            model_name="skillversion",
+            constraint=models.UniqueConstraint(
+                fields=("skill", "number"), name="skillversion_number"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='skillversion',
-            constraint=models.UniqueConstraint(fields=('skill', 'sha256'), name='skillversion_content'),
+            model_name="skillversion",
+            constraint=models.UniqueConstraint(
+                fields=("skill", "sha256"), name="skillversion_content"
+            ),
         ),
         migrations.AddConstraint(
-            model_name='skillversion',
-            constraint=models.CheckConstraint(condition=models.Q(('type__in', ['utility', 'procedure', 'guard'])), name='skillversion_type_known'),
+            model_name="skillversion",
+            constraint=models.CheckConstraint(
+                condition=models.Q(("type__in", ["utility", "procedure", "guard"])),
+                name="skillversion_type_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name='libraryentry',
-            constraint=models.UniqueConstraint(fields=('library', 'skill_version'), name='libraryentry_once'),
+            model_name="libraryentry",
+            constraint=models.UniqueConstraint(
+                fields=("library", "skill_version"), name="libraryentry_once"
+            ),
         ),
     ]

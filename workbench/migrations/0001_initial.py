@@ -6,7 +6,6 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-
     initial = True
 
     dependencies = [
@@ -15,77 +14,175 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.CreateModel(
-            name='EndpointGate',
+            name="EndpointGate",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('label', models.CharField(max_length=200, unique=True)),
-                ('version', models.PositiveBigIntegerField(default=0, help_text='compare-and-swap counter')),
-                ('not_before', models.DateTimeField(help_text='no request before this moment', null=True)),
-                ('failures', models.PositiveIntegerField(default=0, help_text='failed calls in a row')),
-                ('open_until', models.DateTimeField(help_text='the circuit is open until then', null=True)),
-                ('tokens', models.FloatField(help_text="requests left in the rate limit's bucket", null=True)),
-                ('refilled_at', models.DateTimeField(null=True)),
-                ('refused_parameters', models.JSONField(default=dict, help_text='model -> parameter names')),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("label", models.CharField(max_length=200, unique=True)),
+                (
+                    "version",
+                    models.PositiveBigIntegerField(default=0, help_text="compare-and-swap counter"),
+                ),
+                (
+                    "not_before",
+                    models.DateTimeField(help_text="no request before this moment", null=True),
+                ),
+                (
+                    "failures",
+                    models.PositiveIntegerField(default=0, help_text="failed calls in a row"),
+                ),
+                (
+                    "open_until",
+                    models.DateTimeField(help_text="the circuit is open until then", null=True),
+                ),
+                (
+                    "tokens",
+                    models.FloatField(
+                        help_text="requests left in the rate limit's bucket", null=True
+                    ),
+                ),
+                ("refilled_at", models.DateTimeField(null=True)),
+                (
+                    "refused_parameters",
+                    models.JSONField(default=dict, help_text="model -> parameter names"),
+                ),
             ],
         ),
         migrations.CreateModel(
-            name='Heartbeat',
+            name="Heartbeat",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('process', models.CharField(max_length=120, unique=True)),
-                ('at', models.DateTimeField()),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("process", models.CharField(max_length=120, unique=True)),
+                ("at", models.DateTimeField()),
             ],
         ),
         migrations.CreateModel(
-            name='AuditEvent',
+            name="AuditEvent",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('verb', models.CharField(max_length=60)),
-                ('subject', models.CharField(max_length=200)),
-                ('reason', models.TextField(blank=True)),
-                ('at', models.DateTimeField()),
-                ('previous_sha256', models.CharField(max_length=64, unique=True)),
-                ('sha256', models.CharField(max_length=64, unique=True)),
-                ('actor', models.ForeignKey(null=True, on_delete=django.db.models.deletion.PROTECT, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("verb", models.CharField(max_length=60)),
+                ("subject", models.CharField(max_length=200)),
+                ("reason", models.TextField(blank=True)),
+                ("at", models.DateTimeField()),
+                ("previous_sha256", models.CharField(max_length=64, unique=True)),
+                ("sha256", models.CharField(max_length=64, unique=True)),
+                (
+                    "actor",
+                    models.ForeignKey(
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                'abstract': False,
+                "abstract": False,
             },
         ),
         migrations.CreateModel(
-            name='Call',
+            name="Call",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('subject', models.UUIDField(help_text='uid of what the call was made for')),
-                ('step', models.PositiveIntegerField(help_text='number of the call within its subject, from 0')),
-                ('try_number', models.PositiveIntegerField(help_text='number of the request for this step, from 1')),
-                ('endpoint', models.CharField(max_length=200)),
-                ('model', models.CharField(max_length=200)),
-                ('request_sha256', models.CharField(max_length=64)),
-                ('request', models.JSONField()),
-                ('state', models.CharField(choices=[('sent', 'Sent'), ('completed', 'Completed'), ('failed', 'Failed'), ('orphaned', 'Orphaned')], db_default='sent', default='sent', max_length=10)),
-                ('reply', models.JSONField(null=True)),
-                ('failure', models.CharField(blank=True, default='', max_length=40)),
-                ('failure_detail', models.TextField(blank=True, default='')),
-                ('tokens_in', models.PositiveIntegerField(null=True)),
-                ('tokens_out', models.PositiveIntegerField(null=True)),
-                ('cost', models.FloatField(help_text='in the currency of the configured price', null=True)),
-                ('latency_s', models.FloatField(null=True)),
-                ('sent_at', models.DateTimeField()),
-                ('completed_at', models.DateTimeField(null=True)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("subject", models.UUIDField(help_text="uid of what the call was made for")),
+                (
+                    "step",
+                    models.PositiveIntegerField(
+                        help_text="number of the call within its subject, from 0"
+                    ),
+                ),
+                (
+                    "try_number",
+                    models.PositiveIntegerField(
+                        help_text="number of the request for this step, from 1"
+                    ),
+                ),
+                ("endpoint", models.CharField(max_length=200)),
+                ("model", models.CharField(max_length=200)),
+                ("request_sha256", models.CharField(max_length=64)),
+                ("request", models.JSONField()),
+                (
+                    "state",
+                    models.CharField(
+                        choices=[
+                            ("sent", "Sent"),
+                            ("completed", "Completed"),
+                            ("failed", "Failed"),
+                            ("orphaned", "Orphaned"),
+                        ],
+                        db_default="sent",
+                        default="sent",
+                        max_length=10,
+                    ),
+                ),
+                ("reply", models.JSONField(null=True)),
+                ("failure", models.CharField(blank=True, default="", max_length=40)),
+                ("failure_detail", models.TextField(blank=True, default="")),
+                ("tokens_in", models.PositiveIntegerField(null=True)),
+                ("tokens_out", models.PositiveIntegerField(null=True)),
+                (
+                    "cost",
+                    models.FloatField(
+                        help_text="in the currency of the configured price", null=True
+                    ),
+                ),
+                ("latency_s", models.FloatField(null=True)),
+                ("sent_at", models.DateTimeField()),
+                ("completed_at", models.DateTimeField(null=True)),
             ],
             options={
-                'constraints': [models.UniqueConstraint(fields=('subject', 'step', 'try_number'), name='call_one_per_try'), models.CheckConstraint(condition=models.Q(('state__in', ['sent', 'completed', 'failed', 'orphaned'])), name='call_state_known')],
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("subject", "step", "try_number"), name="call_one_per_try"
+                    ),
+                    models.CheckConstraint(
+                        condition=models.Q(
+                            ("state__in", ["sent", "completed", "failed", "orphaned"])
+                        ),
+                        name="call_state_known",
+                    ),
+                ],
             },
         ),
         migrations.CreateModel(
-            name='SignInLink',
+            name="SignInLink",
             fields=[
-                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('token_sha256', models.CharField(max_length=64, unique=True)),
-                ('expires_at', models.DateTimeField()),
-                ('used_at', models.DateTimeField(null=True)),
-                ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to=settings.AUTH_USER_MODEL)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
+                    ),
+                ),
+                ("token_sha256", models.CharField(max_length=64, unique=True)),
+                ("expires_at", models.DateTimeField()),
+                ("used_at", models.DateTimeField(null=True)),
+                (
+                    "user",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
         ),
     ]
