@@ -621,6 +621,16 @@ def test_a_missing_key_fails_before_anything_is_sent(
     assert (server.seen, Call.objects.count()) == ([], 0)
 
 
+def test_the_embedded_model_may_be_silent_for_longer(clock: Clock, settings: Any) -> None:
+    settings.EMBEDDED_MODEL_URL = "http://127.0.0.1:1/v1"
+    endpoint = {"label": "e", "base_url": settings.EMBEDDED_MODEL_URL, "model": "m"}
+    assert model_at(endpoint, clock).adapter.timeouts.read_s == 600.0  # type: ignore[attr-defined]
+    other = {**endpoint, "base_url": "http://127.0.0.1:2/v1"}
+    assert model_at(other, clock).adapter.timeouts.read_s == 120.0  # type: ignore[attr-defined]
+    other["timeouts"] = {"read_s": 7.0}
+    assert model_at(other, clock).adapter.timeouts.read_s == 7.0  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("behaviour", "kind", "says"),
     [

@@ -23,7 +23,7 @@ from workbench.kernel.chat import (
 )
 from workbench.llm.ledger import Adapter, LedgeredModel, Price
 from workbench.llm.limits import EndpointGateKeeper, GatePolicy
-from workbench.llm.openai import DROPPABLE, OpenAIEndpoint, Timeouts, is_loopback
+from workbench.llm.openai import DROPPABLE, OpenAIEndpoint, Timeouts
 from workbench.llm.replay import (
     ReplayModel,
     ScriptedAnswer,
@@ -58,6 +58,7 @@ _PROBE_FORMAT: Final[Mapping[str, Any]] = {
     },
 }
 _MOST_MODELS_LISTED: Final = 20
+_EMBEDDED_READ_S: Final = 600.0
 
 
 class BadEndpoint(ValueError):
@@ -201,11 +202,15 @@ def _adapter(endpoint: Mapping[str, Any]) -> Adapter:
 
 
 def _timeouts(endpoint: Mapping[str, Any]) -> Timeouts:
-    """Return the endpoint's timeouts; a model on this machine may think longer.
+    """Return the endpoint's timeouts; the embedded model may think longer.
 
-    Without a proxy in between, silence there means that a processor is busy.
+    Its silence means that this machine is busy, and a request that is given up
+    for it would only be made again.
     """
-    patient = {"read_s": 600.0} if is_loopback(str(endpoint["base_url"])) else {}
+    embedded = bool(settings.EMBEDDED_MODEL_URL) and (
+        endpoint["base_url"] == settings.EMBEDDED_MODEL_URL
+    )
+    patient = {"read_s": _EMBEDDED_READ_S} if embedded else {}
     return Timeouts(**{**patient, **(endpoint.get("timeouts") or {})})
 
 

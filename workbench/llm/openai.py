@@ -20,8 +20,7 @@ from typing import Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 import httpx2
-from openai import APIConnectionError, APIStatusError, OpenAI, OpenAIError
-from openai._types import Omit
+from openai import APIConnectionError, APIStatusError, Omit, OpenAI, OpenAIError
 
 from workbench.kernel.chat import (
     CallFailed,
@@ -518,13 +517,12 @@ def _client(base_url: str, timeouts: Timeouts, pid: int) -> OpenAI:
             timeout=httpx2.Timeout(timeouts.read_s, connect=timeouts.connect_s),
             follow_redirects=False,
             # A proxy in the environment can't reach this machine's own servers.
-            trust_env=not is_loopback(base_url),
+            trust_env=not _is_loopback(base_url),
         ),
     )
 
 
-def is_loopback(base_url: str) -> bool:
-    """Tell whether ``base_url`` names this machine."""
+def _is_loopback(base_url: str) -> bool:
     host = urlsplit(base_url).hostname or ""
     try:
         return host == "localhost" or ip_address(host).is_loopback
