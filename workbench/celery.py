@@ -1,11 +1,21 @@
 """The Celery application. Messages are hints; the rows are the queue."""
 
 import os
+from typing import Any
 
 from celery import Celery
+from celery.signals import worker_process_init
+
+from workbench.supervise.processes import die_with_parent
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "workbench.settings")
 
 app = Celery("workbench")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@worker_process_init.connect
+def _end_with_the_worker(**_: Any) -> None:
+    """A killed worker must not leave a pool process behind that goes on calling a model."""
+    die_with_parent()

@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from runs.domain.report import FailurePolicy, PairRecord, transition_of
+from runs.domain.report import Failure, FailurePolicy, PairRecord, transition_of
 from runs.models import Cell
 from runs.selectors import cells_of
 from runs.services.reporting import cell_record, report_of
