@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from runs.sandbox import programs, supervisor
-from runs.sandbox.supervisor import MIB, Jail, Limits, Run
+from runs.sandbox.jail import MIB, Jail, Limits
+from runs.sandbox.supervisor import Run
 
 LIMITS = Limits(cpu_s=1, wall_s=10.0, memory_bytes=512 * MIB)
 # Those that wait for the clock need not wait so long.

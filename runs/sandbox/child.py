@@ -19,7 +19,7 @@ import os
 import sys
 from types import ModuleType
 
-from runs.domain.values import Unencodable, decode, encode
+from runs.domain.values import Unencodable, encode
 from runs.sandbox import launcher
 
 TYPE_CHECKING = False  # importing typing would take longer than running most programs
@@ -48,6 +48,10 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
     "sorted": sorted,
     "not_none": lambda value: value is not None,
 }
+
+
+class ProgramGone(BaseException):
+    """The program's own process ended or spoke no sense; no check may catch this."""
 
 
 def main(config: dict[str, Any], request: dict[str, Any]) -> None:
@@ -106,7 +110,7 @@ def to_json(value: Any) -> str:
 
 def _cases(request: dict[str, Any], send: Send) -> None:
     """Call the entry function once a case, with arguments of its own each time."""
-    namespace = _loaded(request, send)
+    namespace = loaded(request, send)
     if namespace is None:
         return
     function = namespace.get(request["entry"])
@@ -135,11 +139,13 @@ def _cases(request: dict[str, Any], send: Send) -> None:
 def _asserts(request: dict[str, Any], send: Send) -> None:
     """Run a published check beside the program, in one process or, ``apart``, in two."""
     if request["apart"]:
-        call = _program_apart(request)
+        from runs.sandbox import apart
+
+        call = apart.start_program(request)
         # Read only now: the program's process was forked without it.
-        request["test"] = marshal.loads(_read(0, int(_read(0, 12))))
+        request["test"] = apart.read_framed(0)
         request["program"] = ""
-    namespace = _loaded(request, send)
+    namespace = loaded(request, send)
     if namespace is None:
         return
     if request["apart"]:
@@ -150,7 +156,7 @@ def _asserts(request: dict[str, Any], send: Send) -> None:
         if callable(check):
             check(namespace.get(request["entry"]))
     except AssertionError as error:
-        send(["failed", _text_of(error)])
+        send(["failed", text_of(error)])
         return
     except ProgramGone:
         return
@@ -170,7 +176,7 @@ def _record(request: dict[str, Any], send: Send) -> None:
             import random
 
             random.seed(0)
-        namespace = _loaded(request, send)
+        namespace = loaded(request, send)
         if namespace is None:
             return
         namespace["__case__"] = _recorder(send, spoil)
@@ -219,7 +225,7 @@ _MODES: dict[str, Callable[[dict[str, Any], Send], None]] = {
 # -- helpers ---------------------------------------------------------------------------------
 
 
-def _loaded(request: dict[str, Any], send: Send) -> dict[str, Any] | None:
+def loaded(request: dict[str, Any], send: Send) -> dict[str, Any] | None:
     """Return the namespace of prelude and program, or None after reporting what they raised."""
     module = ModuleType(ANSWER_MODULE)
     sys.modules[ANSWER_MODULE] = module
@@ -244,10 +250,10 @@ def _failure(error: BaseException) -> list[Any]:
         if trace.tb_frame.f_code.co_filename == "<answer>":
             line = trace.tb_lineno
         trace = trace.tb_next
-    return ["raise", _text_of(error), line]
+    return ["raise", text_of(error), line]
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     try:
         text = str(error)
         message = f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -275,145 +281,6 @@ def _spoil(value: Any) -> None:
     elif type(value) is set:
         value.clear()
         value.add("spoilt")
-
-
-# -- a check and its program in two processes ------------------------------------------------
-
-
-class CallFailed(Exception):
-    """The program raised something that is no built-in exception."""
-
-
-class ProgramGone(BaseException):
-    """The program's process ended or spoke no sense; no check may catch this."""
-
-
-def _program_apart(request: dict[str, Any]) -> Callable[..., Any]:
-    """Start a process for the program and return a function that calls it there.
-
-    Plain values travel in both directions, so the check sees no object of the
-    program's making; what the program changed in an argument is changed in the
-    check's own. The program's process has neither the result channel nor standard
-    input, from which the check comes.
-    """
-    ask, calls = os.pipe()
-    answers, say = os.pipe()
-    child = os.fork()
-    if child == 0:
-        for handle in {0, *range(3, 64)} - {ask, say}:
-            try:
-                os.close(handle)
-            except OSError:
-                continue
-        _serve_calls(request, ask, say)
-        os._exit(0)
-    os.close(ask)
-    os.close(say)
-    replies = os.fdopen(answers, "rb")
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        import json
-
-        body = marshal.dumps((args, kwargs), 4)
-        try:
-            os.write(calls, b"%012d" % len(body))
-            left = memoryview(body)
-            while left:
-                left = left[os.write(calls, left) :]
-            message = json.loads(replies.readline())
-            if message[0] == "value":
-                for argument, changed in zip(args, message[2] or (), strict=False):
-                    _follow(argument, decode(changed))
-                return decode(message[1])
-            name, _, text = str(message[1]).partition(": ")
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            _end_like(child)
-            raise ProgramGone from error
-        raise _exception_named(name)(text)
-
-    return call
-
-
-def _follow(own: Any, changed: Any) -> None:
-    """Make a list, dictionary or set equal to ``changed`` in place, as deep as shapes agree."""
-    if type(own) is not type(changed) or own == changed:
-        return
-    if type(own) in (list, tuple) and len(own) == len(changed):
-        for at, part in enumerate(changed):
-            _follow(own[at], part)
-            if type(own) is list and own[at] != part:
-                own[at] = part
-    elif type(own) is list:
-        own[:] = changed
-    elif type(own) is dict:
-        for key in own.keys() & changed.keys():
-            _follow(own[key], changed[key])
-            # Kept where it now agrees: another name of the check may hold it.
-            changed[key] = own[key] if own[key] == changed[key] else changed[key]
-        own.clear()
-        own.update(changed)
-    elif type(own) is set:
-        own.clear()
-        own.update(changed)
-
-
-def _end_like(child: int) -> None:
-    """End by the signal that ended the program's process, so that the supervisor sees its cause."""
-    import time
-
-    for _ in range(100):  # its pipe closes a moment before it is dead
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            if os.WIFSIGNALED(status):
-                os.kill(os.getpid(), os.WTERMSIG(status))
-            return
-        time.sleep(0.001)
-
-
-def _exception_named(name: str) -> type[Exception]:
-    import builtins
-
-    kind = getattr(builtins, name, None)
-    return kind if isinstance(kind, type) and issubclass(kind, Exception) else CallFailed
-
-
-def _serve_calls(request: dict[str, Any], ask: int, say: int) -> None:
-    """Answer calls of the entry function until nobody asks any more."""
-    write = os.write
-
-    def send(message: list[Any]) -> None:
-        left = to_json(message).encode("ascii") + b"\n"
-        while left:
-            left = left[write(say, left) :]
-
-    namespace = _loaded(request, send)
-    if namespace is None:
-        return
-    function: Any = namespace.get(request["entry"])
-    while True:
-        args, kwargs = marshal.loads(_read(ask, int(_read(ask, 12))))
-        try:
-            send(["value", encode(function(*args, **kwargs)), _encoded_or_none(args)])
-        except BaseException as error:
-            send(["raise", _text_of(error)])
-
-
-def _encoded_or_none(values: Any) -> list[Any] | None:
-    try:
-        return [encode(value) for value in values]
-    except (Unencodable, RecursionError):
-        return None
-
-
-def _read(handle: int, size: int) -> bytes:
-    parts = []
-    while size:
-        part = os.read(handle, min(size, 1 << 20))
-        if not part:
-            os._exit(0)
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
 
 
 # -- without a PID namespace -----------------------------------------------------------------

@@ -24,18 +24,21 @@ from runs.domain.checking import (
     Verdict,
     maths_text_matches,
     number_matches,
-    parse_rational,
     text_matches,
 )
+from runs.domain.rationals import parse_rational
 from runs.domain.values import decode
-from runs.sandbox import programs, supervisor, tiers
+from runs.sandbox import hosts, programs, supervisor, tiers
+from runs.sandbox.hosts import Obstacle
+from runs.sandbox.jail import MIB, Limits
 from runs.sandbox.judging import Details, clean, judge_cases, judge_check
 from runs.sandbox.maths import Comparison, MathsProcess, as_boxed, as_gold
+from runs.sandbox.packing import RequestTooLarge
 from runs.sandbox.probes import ProbeReport, probe
 from runs.sandbox.recording import ReferenceFailed, record_cases
 from runs.sandbox.slots import NoSlot
-from runs.sandbox.supervisor import MIB, Limits, RequestTooLarge, Run
-from runs.sandbox.tiers import Obstacle, Tier
+from runs.sandbox.supervisor import Run
+from runs.sandbox.tiers import Tier
 from workbench.kernel.identity import sha256_of
 
 __all__ = ["GradeResult", "Grader", "NoIsolation", "ReferenceFailed", "open_grader"]
@@ -291,9 +294,9 @@ def open_grader(*, allow_unsandboxed: bool = False) -> Grader:
             fix = "Report it with the output of `python3 manage.py doctor`; nothing is run."
             obstacles.append(Obstacle(found.name, f"a probe broke out ({report.reason})", fix))
             break
-        fix = tiers.namespace_fix() if found.name != "B" else tiers.LANDLOCK
+        fix = hosts.namespace_fix() if found.name != "B" else hosts.LANDLOCK
         obstacles.append(Obstacle(found.name, clean(report.reason), fix))
-    if allow_unsandboxed and os.environ.get(ALLOW_UNSANDBOXED) == "1" and tiers.on_linux():
+    if allow_unsandboxed and os.environ.get(ALLOW_UNSANDBOXED) == "1" and hosts.on_linux():
         return Grader(isolation=tiers.unsandboxed(), obstacles=tuple(obstacles))
     return Grader(isolation=None, obstacles=tuple(obstacles))
 

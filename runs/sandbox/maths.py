@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from runs.sandbox import programs, supervisor
+from runs.sandbox.jail import Jail, Limits
+from runs.sandbox.packing import pack
 from runs.sandbox.slots import NoSlot
-from runs.sandbox.supervisor import Jail, Limits, Started
+from runs.sandbox.supervisor import Started
 from runs.sandbox.tiers import Tier, unsandboxed, with_packages
 
 DEADLINE_S = 10.0
@@ -125,7 +127,7 @@ class _Child:
             held.close()
             return None
         child = cls(jail, started, held)
-        payload = supervisor.pack(jail, programs.maths(paths=paths), _LIMITS, uid)
+        payload = pack(jail, programs.maths(paths=paths), _LIMITS, uid)
         ready = child._write(payload) and child._next_line(START_S)
         if not ready or (supervisor.read_line(ready) or [""])[0] != "ready":
             child.close()

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from runs.sandbox import supervisor
+from runs.sandbox.jail import Limits
 from runs.sandbox.programs import call_all
-from runs.sandbox.supervisor import Ending, Limits
+from runs.sandbox.supervisor import Ending
 from runs.sandbox.tiers import Tier
 
 OWNED = "OWNED"

@@ -10,57 +10,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import marshal
 import os
 import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cache
-from pathlib import Path
 from typing import IO, Any
 
-from runs.sandbox.slots import Slots
+from runs.sandbox.jail import Jail, Limits
+from runs.sandbox.packing import PYTHON_FLAGS, pack
+from runs.sandbox.proctree import descendants, exit_handle, resident_bytes, was_starved
 
-MIB = 1 << 20
 POLL_S = 0.03
-# What a request may weigh: code and inputs, before anything runs.
-MAX_REQUEST_BYTES = 16 * MIB
 _PRINTED_KEPT = 4096
-
-# Reads a length and that many bytes of marshal from standard input, makes the
-# project's own modules importable from it, and goes on in the last one.
-_BOOT = """
-import marshal, posix, sys
-def read(n):
-    parts = []
-    while n:
-        part = posix.read(0, min(n, 1 << 20))
-        if not part: posix._exit(97)
-        parts.append(part); n -= len(part)
-    return b"".join(parts)
-modules, config, request = marshal.loads(read(int(read(12))))
-for name, code in modules:
-    parent, _, leaf = name.rpartition(".")
-    module = type(sys)(name); module.__path__ = []; sys.modules[name] = module
-    if parent: setattr(sys.modules[parent], leaf, module)
-    if code: exec(code, module.__dict__)
-sys.modules["runs.sandbox.child"].main(config, request)
-"""
-_MODULES = (
-    "runs",
-    "runs.domain",
-    "runs.domain.values",
-    "runs.sandbox",
-    "runs.sandbox.launcher",
-    "runs.sandbox.child",
-)
-# -S and an empty environment keep out site-packages and PYTHON* variables;
-# PYTHONHASHSEED is set by the tier.
-PYTHON_FLAGS = ("-S", "-s", "-P", "-B", "-c", _BOOT)
 
 
 class Ending(StrEnum):
@@ -72,61 +37,6 @@ class Ending(StrEnum):
     MEMORY = "memory"
     OUTPUT = "output"
     HOST = "host"
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one program may use.
-
-    Attributes:
-        cpu_s: seconds of processor time a process, 1 and up.
-        wall_s: seconds on the clock for all of it.
-        memory_bytes: address space a process, and resident memory of all together.
-        result_bytes: most bytes on the result channel.
-        printed_bytes: printed bytes after which the program is ended.
-        processes: most processes and threads at a time.
-        file_bytes: largest file.
-    """
-
-    cpu_s: int = 10
-    wall_s: float = 25.0
-    memory_bytes: int = 512 * MIB
-    result_bytes: int = MIB
-    printed_bytes: int = 4 * MIB
-    processes: int = 32
-    file_bytes: int = 8 * MIB
-
-    def resource_limits(self) -> dict[str, int]:
-        """Return them as the kernel's limits a process has."""
-        return {
-            "RLIMIT_CPU": self.cpu_s,
-            "RLIMIT_AS": self.memory_bytes,
-            "RLIMIT_NPROC": self.processes,
-            "RLIMIT_FSIZE": self.file_bytes,
-            "RLIMIT_NOFILE": 64,
-            "RLIMIT_CORE": 0,
-            "RLIMIT_MSGQUEUE": 0,
-            "RLIMIT_MEMLOCK": 0,
-        }
-
-
-@dataclass(frozen=True)
-class Jail:
-    """How a process is started so that it can do no harm; made by ``tiers``.
-
-    Attributes:
-        argv: the command in front of the interpreter's own arguments.
-        environment: all the variables the process gets.
-        config: what ``launcher.apply`` is told, but for uid and limits.
-        slots: the uids to run under, one a process at a time; None keeps the caller's.
-        portable: whether code must travel as source, for another Python version.
-    """
-
-    argv: tuple[str, ...]
-    environment: Mapping[str, str]
-    config: Mapping[str, Any]
-    slots: Slots | None
-    portable: bool
 
 
 @dataclass(frozen=True)
@@ -152,10 +62,6 @@ class Run:
     reason: str = ""
 
 
-class RequestTooLarge(ValueError):
-    """Code and inputs together exceed ``MAX_REQUEST_BYTES``."""
-
-
 def run(jail: Jail, request: Mapping[str, Any], limits: Limits) -> Run:
     """Run ``request`` in ``jail`` and return what became of it; nothing of it is left running.
 
@@ -179,26 +85,6 @@ def lease(jail: Jail) -> Iterator[int | None]:
         return
     with jail.slots.lease() as uid:
         yield uid
-
-
-def pack(jail: Jail, request: Mapping[str, Any], limits: Limits, uid: int | None) -> bytes:
-    """Return what the process reads on standard input before it does anything."""
-    config = {**jail.config, "uid": uid, "limits": limits.resource_limits()}
-    extra = ("runs.sandbox.maths_child",) if request["mode"] == "maths" else ()
-    modules = _modules((*_MODULES, *extra), jail.portable)
-    sent, kept = dict(request), b""
-    if request.get("apart"):
-        # Comes after the rest, when the program already has a process of its own.
-        kept = _framed(sent.pop("test"))
-    payload = _framed((modules, config, sent)) + kept
-    if len(payload) > MAX_REQUEST_BYTES:
-        raise RequestTooLarge(f"code and inputs take {len(payload)} bytes")
-    return payload
-
-
-def _framed(value: Any) -> bytes:
-    body = marshal.dumps(value, 4)
-    return b"%012d" % len(body) + body
 
 
 @dataclass(frozen=True)
@@ -266,7 +152,7 @@ def _wait_for_init(told: int) -> None:
     os.set_blocking(told, False)
     with (
         contextlib.suppress(ValueError, KeyError, OSError),
-        _exit_handle(json.loads(os.read(told, 4096))["child-pid"]) as handle,
+        exit_handle(json.loads(os.read(told, 4096))["child-pid"]) as handle,
     ):
         if handle is not None:
             select.select([handle], [], [], 2.0)
@@ -284,22 +170,6 @@ def read_line(line: bytes) -> list[Any] | None:
     if type(message) is list and message and type(message[0]) is str:
         return message
     return None
-
-
-@cache
-def _modules(names: tuple[str, ...], portable: bool) -> tuple[tuple[str, Any], ...]:
-    """Return modules of the project to send into the sandbox, compiled unless ``portable``."""
-    root = Path(__file__).resolve().parents[2]
-    loaded: list[tuple[str, Any]] = []
-    for name in names:
-        path = root.joinpath(*name.split(".")).with_suffix(".py")
-        if not path.is_file():
-            loaded.append((name, None))
-            continue
-        source = path.read_text(encoding="utf-8")
-        code = source if portable else compile(source, name, "exec", dont_inherit=True)
-        loaded.append((name, code))
-    return tuple(loaded)
 
 
 @dataclass
@@ -361,7 +231,7 @@ class _Watch:
         streams = (self._process.stdin, self._results.stream, self._printed.stream)
         for stream in streams:
             os.set_blocking(stream.fileno(), False)
-        with _exit_handle(self._process.pid) as handle:
+        with exit_handle(self._process.pid) as handle:
             poll = select.poll()
             poll.register(streams[0], select.POLLOUT)
             for readable in (streams[1], streams[2]):
@@ -409,14 +279,14 @@ class _Watch:
         return Ending.OUTPUT if any(pipe.seen > pipe.limit for pipe in pipes) else None
 
     def _over_limits(self) -> Ending | None:
-        tree = _descendants(self._process.pid)
-        if _resident_bytes(tree) > self._limits.memory_bytes:
+        tree = descendants(self._process.pid)
+        if resident_bytes(tree) > self._limits.memory_bytes:
             return Ending.MEMORY
         elapsed = time.monotonic() - self._started
         if elapsed > self._limits.wall_s:
             # In front of the program stand bwrap and its init, or the reaper.
             program = tree[1 if self._jail.config["reaper"] else 2 :]
-            return Ending.HOST if _was_starved(program, elapsed) else Ending.WALL
+            return Ending.HOST if was_starved(program, elapsed) else Ending.WALL
         return None
 
     def _result(self, stopped: Ending | None) -> Run:
@@ -460,66 +330,6 @@ class _Watch:
             seconds=self._seconds(),
             reason=reason,
         )
-
-
-@contextlib.contextmanager
-def _exit_handle(pid: int) -> Iterator[int | None]:
-    """Lend a descriptor that becomes readable when ``pid`` exits; None on old kernels."""
-    try:
-        handle = os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        yield None
-        return
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _descendants(pid: int) -> list[int]:
-    """Return ``pid`` and everything below it, orphans included: the sandbox adopts those."""
-    found, at = [pid], 0
-    while at < len(found):
-        for listing in _threads_children(found[at]):
-            found.extend(int(child) for child in listing.split())
-        at += 1
-    return found
-
-
-def _threads_children(pid: int) -> Iterator[str]:
-    with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children") as text:
-                yield text.read()
-
-
-def _proc(pid: int, name: str) -> Sequence[str]:
-    try:
-        with open(f"/proc/{pid}/{name}") as text:
-            return text.read().split()
-    except OSError:
-        return ()
-
-
-_page_bytes: Callable[[], int] = cache(lambda: os.sysconf("SC_PAGE_SIZE"))
-
-
-def _resident_bytes(pids: Sequence[int]) -> int:
-    pages = (_proc(pid, "statm") for pid in pids)
-    return sum(int(fields[1]) for fields in pages if len(fields) > 1) * _page_bytes()
-
-
-def _was_starved(pids: Sequence[int], elapsed: float) -> bool:
-    """Whether the one process of a program spent most of its time waiting for a processor.
-
-    A program with several processes or threads can bring that about itself, so
-    it is never excused.
-    """
-    with contextlib.suppress(OSError):
-        if len(pids) == 1 and len(os.listdir(f"/proc/{pids[0]}/task")) == 1:
-            waits = _proc(pids[0], "schedstat")
-            return len(waits) > 1 and int(waits[1]) / 1e9 > elapsed / 2
-    return False
 
 
 def _last_line(printed: bytearray) -> str:

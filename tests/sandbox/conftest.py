@@ -9,7 +9,8 @@ import pytest
 
 from runs.sandbox import tiers
 from runs.sandbox.grader import Grader, open_grader
-from runs.sandbox.tiers import Obstacle, Tier
+from runs.sandbox.hosts import Obstacle
+from runs.sandbox.tiers import Tier
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,9 @@ import pytest
 from runs.domain.checking import Verdict
 from runs.sandbox import programs, supervisor
 from runs.sandbox.grader import Grader
-from runs.sandbox.supervisor import MIB, Ending, Limits, RequestTooLarge, Run
+from runs.sandbox.jail import MIB, Limits
+from runs.sandbox.packing import RequestTooLarge
+from runs.sandbox.supervisor import Ending, Run
 
 pytestmark = pytest.mark.xdist_group("sandbox")
 

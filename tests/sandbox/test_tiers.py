@@ -14,11 +14,12 @@ import pytest
 
 from runs.domain.checking import Verdict
 from runs.sandbox import grader as grading
-from runs.sandbox import launcher, programs, slots, supervisor, tiers
+from runs.sandbox import hosts, launcher, programs, slots, supervisor, tiers
 from runs.sandbox.grader import Grader, NoIsolation, open_grader
+from runs.sandbox.hosts import Obstacle
+from runs.sandbox.jail import Limits
 from runs.sandbox.probes import PROBES, ProbeReport, probe
-from runs.sandbox.supervisor import Limits
-from runs.sandbox.tiers import Obstacle, Tier
+from runs.sandbox.tiers import Tier
 from tests.sandbox.conftest import tier_named
 
 pytestmark = pytest.mark.xdist_group("sandbox")
@@ -168,14 +169,14 @@ def test_other_systems_are_told_of_the_container(
 
 
 def test_remedies_name_the_switch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, _refused, fix in tiers._SWITCHES:
+    for name, _refused, fix in hosts._SWITCHES:
         monkeypatch.setattr(
             Path,
             "read_text",
             lambda self, name=name: "1" if "apparmor" in name else "0",
         )
-        monkeypatch.setattr(tiers, "_SWITCHES", ((name, _refused, fix),))
-        assert tiers.namespace_fix() == fix
+        monkeypatch.setattr(hosts, "_SWITCHES", ((name, _refused, fix),))
+        assert hosts.namespace_fix() == fix
         monkeypatch.undo()
 
 
@@ -256,7 +257,7 @@ def test_a_slot_that_is_lived_in_is_swept() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_root_without_a_slot_range_fails_the_fork_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel counts no processes of its root, so namespaces alone would let a bomb grow."""
-    monkeypatch.setattr(tiers, "open_slots", lambda: None)
+    monkeypatch.setattr(hosts, "open_slots", lambda: None)
     with open_grader() as refusing:
         assert refusing.tier == "none"
         assert "fork_100" in refusing.obstacles[-1].reason

@@ -16,10 +16,10 @@ from runs.domain.checking import (
     maths_text_matches,
     normalise_text,
     number_matches,
-    parse_rational,
     python_eq,
     text_matches,
 )
+from runs.domain.rationals import parse_rational
 
 NAN, INF = math.nan, math.inf
 
