@@ -62,7 +62,13 @@ class InvalidExperiment(Exception):
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """One model at one endpoint. Prices are per million tokens, None when unknown."""
+    """One model at one endpoint.
+
+    Attributes:
+        price_in, price_out: per million tokens; None is unknown.
+        timeout_s: seconds to wait for a reply to arrive; None is the adapter's own patience.
+        requests_per_minute: most requests of all workers together; None is no limit.
+    """
 
     id: str
     base_url: str
@@ -70,6 +76,8 @@ class ModelSpec:
     dialect: str = "native"
     price_in: float | None = None
     price_out: float | None = None
+    timeout_s: float | None = None
+    requests_per_minute: int | None = None
 
     @property
     def endpoint(self) -> str:
@@ -229,6 +237,8 @@ _MODEL = {
     "dialect": _Key((str,), choices=DIALECTS),
     "price_in": _Key(_NUMBER, low=0),
     "price_out": _Key(_NUMBER, low=0),
+    "timeout_s": _Key(_NUMBER, low=1, high=3600),
+    "requests_per_minute": _Key((int,), low=1),
 }
 _BENCHMARK = {"suite": _Key((str,))}
 _PARTITION = {

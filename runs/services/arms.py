@@ -73,7 +73,10 @@ def endpoint_of(model: ModelSpec) -> dict[str, Any]:
         base_url = settings.EMBEDDED_MODEL_URL
         if not base_url:
             raise EndpointFault("not_served", "the embedded model's server isn't running")
+    timeouts = {"read_s": model.timeout_s} if model.timeout_s else {}
     return {
+        "timeouts": timeouts,
+        "requests_per_minute": model.requests_per_minute,
         "label": model.endpoint,
         "base_url": base_url,
         "api_key_env": model.api_key_env,
