@@ -32,7 +32,11 @@ STAMP = ".workbench-stamp.json"
 MARKER = ".workbench-installing"
 
 # What a command needs besides the base lock. test.txt contains base.txt.
-LOCKS_OF = {"demo": ("base", "model"), "test": ("base", "test", "model")}
+LOCKS_OF = {
+    "demo": ("base", "model"),
+    "audit": ("base", "model"),
+    "test": ("base", "test", "model"),
+}
 # Measured on x86-64 Linux, in MB on disk; only for the progress lines and the space check.
 MEGABYTES = {"base": 320, "model": 200, "test": 630}
 
@@ -79,7 +83,7 @@ def _run(argv: Sequence[str], command: str, *, asks_help: object) -> int:
     if _in_foreign_environment():
         return _run_django(argv)
     venv = venv_folder()
-    needed = ("base",) if asks_help else LOCKS_OF.get(command, ("base",))
+    needed = ("base",) if asks_help else locks_of(command, argv[1:])
     if asks_help and not is_ready(venv, needed):
         subject = argv[2] if command == "help" and len(argv) > 2 else command
         print(summary_of(subject))
@@ -95,6 +99,16 @@ def _run(argv: Sequence[str], command: str, *, asks_help: object) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(python, [python, str(ROOT / "manage.py"), *argv[1:]])
+
+
+def locks_of(command: str, arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the locks the command needs; an audit of an endpoint needs no embedded model."""
+    endpoint = os.environ.get("OPENAI_BASE_URL") or any(
+        argument.partition("=")[0] == "--base-url" for argument in arguments
+    )
+    if command == "audit" and endpoint:
+        return ("base",)
+    return LOCKS_OF.get(command, ("base",))
 
 
 def _run_django(argv: Sequence[str]) -> int:

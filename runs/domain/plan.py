@@ -317,6 +317,11 @@ class _Reader:
         ]
         self._no_repeats("model", [(model.id, model.endpoint) for model in models])
         self._no_repeats("benchmark", benchmarks)
+        if "cost" in budget and any(None in (m.price_in, m.price_out) for m in models):
+            self._problem(
+                self._line("budget", 0, "cost"),
+                "a cost budget needs price_in and price_out of every model",
+            )
         if self.problems:
             return None
         return ExperimentSpec(

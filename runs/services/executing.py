@@ -31,8 +31,8 @@ from runs.services.arms import run_execution_agent
 from runs.services.lifecycle import finish_if_done, pause
 from runs.services.outcomes import (
     grade_attempt,
-    latest_grade,
     level_tiers,
+    standing_grade,
     store_grade,
     store_outcome,
 )
@@ -117,7 +117,7 @@ def _run(
     if not experiments:  # all that needed it were paused since the claim
         _give_back(claimed, experiments, "")
         return
-    if execution.tries > settings.MAX_TRIES:
+    if execution.tries > settings.MAX_TRIES and not (attempt and standing_grade(attempt)):
         _bury(claimed, attempts)
         return
     try:
@@ -210,20 +210,20 @@ def _endpoint_reason(fault: Exception, execution: Execution) -> str:
 
 
 def _has_verdict(attempt: Attempt, task: Task, grader: Grader) -> bool:
-    """Grade the attempt unless its latest grade stands; return whether it has a verdict."""
-    latest = latest_grade(attempt)
-    if latest is None or latest.verdict == Verdict.INFRA_ERROR:
-        latest = store_grade(attempt, grade_attempt(attempt, task, grader), after=latest)
-    return latest.verdict != Verdict.INFRA_ERROR
+    """Grade the attempt unless it has a standing grade; return whether it has one now."""
+    if standing_grade(attempt) is not None:
+        return True
+    grade = store_grade(attempt, grade_attempt(attempt, task, grader))
+    return grade.verdict != Verdict.INFRA_ERROR
 
 
 def _join(claimed: Claimed, grader: Grader) -> None:
     """Settle the execution and store the outcome of every pair it completes."""
-    pairs = list(Pair.objects.filter(arms__execution=claimed.execution).order_by("pk"))
-    level_tiers(pairs, grader)
+    served = list(Pair.objects.filter(arms__execution=claimed.execution))
+    pairs = level_tiers(served, grader)
     with transaction.atomic():
         settle(_row(claimed), token=claimed.token, state=LeaseState.DONE)
-        for pair in pairs:
+        for pair in sorted(pairs, key=lambda pair: pair.pk):  # one order, so no deadlock
             store_outcome(pair)
 
 

@@ -26,16 +26,16 @@ def grade_attempt(attempt: Attempt, task: Task, grader: Grader) -> GradeResult:
     )
 
 
-def latest_grade(attempt: Attempt) -> Grade | None:
-    """Return the attempt's latest grade, the one that counts, or None."""
-    return attempt.grades.order_by("-number").first()
+def standing_grade(attempt: Attempt) -> Grade | None:
+    """Return the grade of the attempt that counts: its latest one with a verdict, or None."""
+    return attempt.grades.exclude(verdict=Verdict.INFRA_ERROR).order_by("-number").first()
 
 
-def store_grade(attempt: Attempt, result: GradeResult, *, after: Grade | None) -> Grade:
+def store_grade(attempt: Attempt, result: GradeResult) -> Grade:
     """Add a grade to the attempt, numbered after its latest one."""
     grade: Grade = Grade.objects.create(
         attempt=attempt,
-        number=after.number + 1 if after else 1,
+        number=attempt.grades.count() + 1,
         checker_sha256=result.checker_sha256,
         verdict=result.verdict,
         details=result.details,
@@ -70,32 +70,63 @@ def store_outcome(pair: Pair) -> None:
 
 
 def graded_arms(pair: Pair) -> dict[str, Grade]:
-    """Return the grade that counts of each arm that has one with a verdict."""
+    """Return the standing grade of each arm that has one."""
     grades = (
         Grade.objects.filter(
             attempt__failure=Failure.NONE, attempt__execution__pair_arms__pair=pair
         )
+        .exclude(verdict=Verdict.INFRA_ERROR)
         .select_related("attempt")
         .defer("attempt__trace", "details")
         .annotate(arm=F("attempt__execution__pair_arms__arm"))
         .order_by("number")
     )
-    latest = {grade.arm: grade for grade in grades}
-    return {arm: grade for arm, grade in latest.items() if grade.verdict != Verdict.INFRA_ERROR}
+    return {grade.arm: grade for grade in grades}  # the last one of an arm stays
 
 
-def level_tiers(pairs: Sequence[Pair], grader: Grader) -> None:
+def level_tiers(pairs: Sequence[Pair], grader: Grader) -> list[Pair]:
     """Grade again whatever was graded at another tier: tiers never mix within a pair.
+
+    An execution may serve pairs of several cells, so the pairs of every one
+    that is graded again are levelled too. Returns all pairs this touched.
 
     Raises:
         NoIsolation: see ``grade_attempt``.
     """
-    others = Grade.objects.filter(attempt__execution__pair_arms__pair__in=pairs)
-    if not others.exclude(tier=grader.tier).exists():
-        return
-    for pair in pairs:
-        for grade in graded_arms(pair).values():
-            if grade.tier != grader.tier:
-                attempt = Attempt.objects.select_related("execution__task").get(pk=grade.attempt_id)
-                result = grade_attempt(attempt, attempt.execution.task, grader)
-                store_grade(attempt, result, after=grade)
+    touched = {pair.pk: pair for pair in pairs}
+    waiting = list(pairs)
+    while waiting:
+        others = Grade.objects.filter(attempt__execution__pair_arms__pair__in=waiting)
+        if not others.exclude(tier=grader.tier).exists():
+            break
+        regraded = [
+            grade.attempt.execution_id
+            for pair in waiting
+            for grade in graded_arms(pair).values()
+            if grade.tier != grader.tier and regrade(grade.attempt_id, grader)
+        ]
+        found = Pair.objects.filter(arms__execution__in=regraded).exclude(pk__in=touched)
+        waiting = list(found.distinct())
+        touched |= {pair.pk: pair for pair in waiting}
+    return list(touched.values())
+
+
+def regrade(attempt_id: int, grader: Grader) -> bool:
+    """Grade a stored answer again where that gives another result; return whether it did.
+
+    A host that can't check it now takes nothing away: the standing grade stays.
+
+    Raises:
+        NoIsolation: see ``grade_attempt``.
+    """
+    attempt = Attempt.objects.select_related("execution__task").get(pk=attempt_id)
+    result = grade_attempt(attempt, attempt.execution.task, grader)
+    standing = standing_grade(attempt)
+    if standing is not None:
+        if result.verdict == Verdict.INFRA_ERROR:
+            return False
+        new = (result.checker_sha256, result.verdict, result.tier)
+        if new == (standing.checker_sha256, standing.verdict, standing.tier):
+            return False
+    store_grade(attempt, result)
+    return True

@@ -54,7 +54,10 @@ def probe(experiment: Experiment) -> list[ModelEstimate]:
 
 
 def _probe_model(experiment: Experiment, model: str, cells: Sequence[Cell]) -> ModelEstimate:
-    first = cells[0].positions.order_by("number").values("pair")[:PROBE_PAIRS]
+    # Only cells whose tool returns skills can have retrieved pairs.
+    returning = [cell for cell in cells if cell.treatment.spec["control"] != "schema_empty"]
+    probed = (returning or cells)[0]
+    first = probed.positions.order_by("number").values("pair")[:PROBE_PAIRS]
     arms = PairArm.objects.filter(pair__in=list(first.values_list("pair", flat=True)))
     traces: dict[str, list[Trace]] = {Arm.SE: [], Arm.SD: []}
     subjects = []
@@ -74,7 +77,9 @@ def _probe_model(experiment: Experiment, model: str, cells: Sequence[Cell]) -> M
         pairs=pairs,
         executions=executions.count(),
         call_rate=sum(bool(trace.invocations) for trace in se) / len(se),
-        expected_n_cond=sum(trace.retrieved for trace in se) / len(se) * pairs,
+        expected_n_cond=sum(trace.retrieved for trace in se)
+        / len(se)
+        * sum(cell.pairs.count() for cell in returning),
         calls=sum(trace.turns for trace in runs) * scale,
         tokens=_scaled(tokens, scale),
         seconds=_scaled([trace.latency_s for trace in runs], scale),

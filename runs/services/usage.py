@@ -20,7 +20,8 @@ class Usage:
         calls: requests sent, whatever came of them.
         tokens: tokens in and out that endpoints reported.
         calls_without_tokens: completed calls whose endpoint reported none.
-        cost: in the currency of the configured prices.
+        cost: in the currency of the configured prices; None as soon as one answered
+            call has no price.
     """
 
     calls: int
@@ -38,6 +39,7 @@ def usage_of(experiment: Experiment) -> Usage:
         sum_in=Sum("tokens_in"),
         sum_out=Sum("tokens_out"),
         sum_cost=Sum("cost"),
+        unpriced=Count("pk", filter=Q(state=CallState.COMPLETED, cost=None)),
         unreported=Count("pk", filter=unreported),
     )
     known = totals["sum_in"] is not None or totals["sum_out"] is not None
@@ -45,7 +47,7 @@ def usage_of(experiment: Experiment) -> Usage:
         calls=totals["calls"],
         tokens=(totals["sum_in"] or 0) + (totals["sum_out"] or 0) if known else None,
         calls_without_tokens=totals["unreported"],
-        cost=totals["sum_cost"],
+        cost=None if totals["unpriced"] else totals["sum_cost"],
     )
 
 

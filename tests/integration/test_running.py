@@ -12,11 +12,13 @@ import pytest
 from django.utils import timezone
 
 from runs.domain.agent import Contaminated, run_agent
+from runs.domain.checking import Verdict
 from runs.domain.plan import Budget, CellSpec
 from runs.models import (
     Arm,
     Attempt,
     Execution,
+    Experiment,
     ExperimentStatus,
     Failure,
     Grade,
@@ -314,6 +316,61 @@ def test_rescoring_calls_no_model_and_adds_only_what_changed(
     assert Grade.objects.count() == 2 * grades
     assert Outcome.objects.count() == 24  # the latest of each pair counts
     assert report_of(experiment)["cells"][0]["n_pairs"] == 12
+
+
+def test_a_host_that_cannot_grade_now_takes_no_verdict_away(
+    tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = plan(make_spec(tasks))
+    run(experiment)
+    before, judge = report_of(experiment), grader().grade
+
+    def no_slot(**arguments: Any) -> GradeResult:
+        return replace(judge(**arguments), verdict=Verdict.INFRA_ERROR)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(grader(), "grade", no_slot)
+        assert rescore(experiment=experiment, grader=grader(), at=timezone.now()) == 0
+    assert report_of(experiment) == before
+
+
+def test_a_graded_answer_is_joined_however_often_its_worker_died(
+    tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = plan(make_spec(tasks))
+    run(experiment)
+    last = Outcome.objects.order_by("pk").last()
+    assert last is not None
+    # As if the worker had died three times between the grade and the outcome.
+    Outcome.objects.filter(pk=last.pk)._raw_delete("default")
+    execution = last.se_grade.attempt.execution
+    Execution.objects.filter(pk=execution.pk).update(
+        state=LeaseState.RUNNING, tries=3, lease_until=timezone.now() - timedelta(seconds=1)
+    )
+    Experiment.objects.update(status=ExperimentStatus.RUNNING)
+    run_left(experiment)
+    execution.refresh_from_db()
+    assert execution.state == LeaseState.DONE
+    assert Outcome.objects.filter(pair=last.pair).count() == 1
+
+
+def test_levelling_a_shared_baseline_levels_every_pair_it_serves(
+    tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = (CellSpec(library="coding"), CellSpec(library="coding", k=1))
+    experiment = plan(make_spec(tasks, cells=cells))
+    lifecycle.start(experiment=experiment, actor=None, at=timezone.now())
+    arms_of = PairArm.objects.filter(pair__cell__number=1).values_list("execution__uid", flat=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(Grader, "tier", property(lambda self: "B"))
+        for uid in arms_of:  # the first cell, its baseline included, at one tier
+            execute(uid=uid, open_grader=grader)
+    assert Outcome.objects.count() == 12
+    run_left(experiment)  # the second cell at another
+    for pair in Pair.objects.all():
+        outcome = pair.outcomes.order_by("-pk").first()
+        assert outcome is not None
+        assert outcome.se_grade.tier == outcome.sd_grade.tier == grader().tier
 
 
 def test_tiers_never_mix_within_a_pair(tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,7 @@ def test_types_filter_or_product_of_filters() -> None:
         (("size = 24", "size = 0"), 16, "at least 1"),
         (("size = 24", "sice = 24"), 16, "unknown key 'sice'"),
         (("calls = 100", "calls = 1.5"), 7, "a whole number"),
+        (("calls = 100", "cost = 2"), 7, "needs price_in and price_out of every model"),
         (('slug = "first-look"', 'slug = "First look"'), 2, "slug must be"),
         (('library = "coding"\n', ""), 18, "needs the key 'library'"),
         (('id = "small"\n', ""), 9, "needs the key 'id'"),

@@ -390,3 +390,12 @@ def test_the_stamp_is_plain_json(installer: Installer, tmp_path: Path) -> None:
     stamp = json.loads((tmp_path / "venv" / bootstrap.STAMP).read_text())
     assert set(stamp) == {"interpreter", "locks"}
     assert re.fullmatch("[0-9a-f]{64}", stamp["locks"]["base"])
+
+
+def test_an_audit_brings_the_model_only_where_it_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    audit = ["audit", "skills", "--tasks", "starter"]
+    assert bootstrap.locks_of("audit", audit) == ("base", "model")
+    assert bootstrap.locks_of("audit", [*audit, "--base-url=http://h/v1"]) == ("base",)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://h/v1")
+    assert bootstrap.locks_of("audit", audit) == ("base",)
