@@ -59,8 +59,13 @@ class EndpointGate(models.Model):
     label = models.CharField(max_length=200, unique=True)
     version = models.PositiveBigIntegerField(default=0, help_text="compare-and-swap counter")
     not_before = models.DateTimeField(null=True, help_text="no request before this moment")
-    failures = models.PositiveIntegerField(default=0, help_text="failed calls in a row")
+    failed = models.JSONField(
+        default=list, help_text="subjects whose calls failed since the last success"
+    )
     open_until = models.DateTimeField(null=True, help_text="the circuit is open until then")
+    probe = models.CharField(
+        max_length=64, blank=True, default="", help_text="subject that may pass the open circuit"
+    )
     tokens = models.FloatField(null=True, help_text="requests left in the rate limit's bucket")
     refilled_at = models.DateTimeField(null=True)
     refused_parameters = models.JSONField(default=dict, help_text="model -> parameter names")

@@ -26,6 +26,7 @@ from workbench.kernel.chat import (
     ChatModel,
     ChatReply,
     ChatRequest,
+    EndpointBusy,
     EndpointFault,
     Finish,
     Message,
@@ -248,9 +249,9 @@ class Trace:
 
 
 class AgentStopped(Exception):
-    """A call to the model failed for good; ``trace`` holds what happened before it."""
+    """A call to the model brought no reply; ``trace`` holds what happened before it."""
 
-    def __init__(self, cause: CallFailed | EndpointFault, trace: Trace) -> None:
+    def __init__(self, cause: CallFailed | EndpointBusy | EndpointFault, trace: Trace) -> None:
         super().__init__(str(cause))
         self.cause = cause
         self.trace = trace
@@ -320,7 +321,7 @@ def run_agent(
         seed: generation seed of every request, 0 to 2**31 - 1.
 
     Raises:
-        AgentStopped: a call failed for good; it carries the partial trace.
+        AgentStopped: a call failed for good or must wait; it carries the partial trace.
         Contaminated: a skill would have reached an arm whose settings expose none.
         ValueError: ``exposed`` without ``search``, or an unknown ``kind``.
     """
@@ -341,7 +342,7 @@ def run_agent(
             run.native(kind=kind)
         else:
             run.json_action(kind=kind)
-    except (CallFailed, EndpointFault) as cause:
+    except (CallFailed, EndpointBusy, EndpointFault) as cause:
         raise AgentStopped(cause, run.trace()) from cause
     return run.trace()
 

@@ -37,7 +37,7 @@ from runs.services.outcomes import (
     store_outcome,
 )
 from runs.services.usage import budget_reached
-from workbench.kernel.chat import EndpointFault
+from workbench.kernel.chat import EndpointBusy, EndpointFault
 from workbench.kernel.leases import (
     AlreadyClaimed,
     LeaseLost,
@@ -141,6 +141,9 @@ def _run(
 def _record_attempt(claimed: Claimed, experiment: Experiment, *, number: int) -> Attempt | None:
     """Run the agent and store what came of it; return the attempt if it can be graded.
 
+    Where the endpoint asks for a long wait nothing has failed: no attempt is stored,
+    and the execution is due again after that wait.
+
     Raises:
         _EndpointDown: the endpoint can't serve anything now; no attempt was made of it.
     """
@@ -154,6 +157,10 @@ def _record_attempt(claimed: Claimed, experiment: Experiment, *, number: int) ->
     except AgentStopped as stopped:
         if isinstance(stopped.cause, EndpointFault):
             raise _EndpointDown(_endpoint_reason(stopped.cause, execution)) from stopped
+        if isinstance(stopped.cause, EndpointBusy):
+            logger.info("execution %s waits: %s", execution.uid, stopped.cause)
+            _return_try(claimed, wait_s=stopped.cause.wait_s)
+            return None
         trace = stopped.trace
         failure, detail = Failure.CALL, str(stopped.cause)
         wait = stopped.cause.retry_after_s
@@ -234,11 +241,17 @@ def _give_back(claimed: Claimed, experiments: list[Experiment], reason: str) -> 
     """Return the execution to the queue with its try unspent, and pause what needs it."""
     for experiment in experiments:
         pause(experiment=experiment, reason=reason, actor=None, at=timezone.now())
+    _return_try(claimed)
+
+
+def _return_try(claimed: Claimed, *, wait_s: float = 0.0) -> None:
+    """Return the execution to the queue, due after ``wait_s``, with its try unspent."""
     settle(
         _row(claimed),
         token=claimed.token,
         state=LeaseState.PENDING,
         tries=F("tries") - 1,
+        next_attempt_at=timezone.now() + timedelta(seconds=wait_s) if wait_s else None,
     )
 
 

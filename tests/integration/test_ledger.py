@@ -17,12 +17,20 @@ from typing import Any
 
 import pytest
 from django.core.serializers import serialize
-from django.db import transaction
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from runs.domain.agent import AgentSettings, ReturnedSkill, run_agent
 from tests import scripted_server as scripted
 from tests.scripted_server import Behaviour, ScriptedServer
-from workbench.kernel.chat import CallFailed, ChatRequest, EndpointFault, Finish, Message
+from workbench.kernel.chat import (
+    CallFailed,
+    ChatRequest,
+    EndpointBusy,
+    EndpointFault,
+    Finish,
+    Message,
+)
 from workbench.llm import limits
 from workbench.llm.factory import BadEndpoint, chat_model_for, probe_endpoint
 from workbench.llm.ledger import LedgeredModel, maybe_billed, recording_of
@@ -183,6 +191,34 @@ def test_calls_inside_a_transaction_are_refused(serve: Serve, clock: Clock) -> N
     assert model_at(endpoint, clock).complete(REQUEST, step=0).content == "4"
 
 
+def statements(act: Callable[[], object]) -> list[str]:
+    """Return verb and table of the statements that ``act`` makes, without transactions."""
+    with CaptureQueriesContext(connection) as captured:
+        act()
+    words = [query["sql"].split('"') for query in captured.captured_queries]
+    return [f"{word[0].split()[0]} {word[1]}" for word in words if "workbench_" in str(word)]
+
+
+def test_a_call_takes_five_statements_and_a_stored_one_takes_one(
+    serve: Serve, clock: Clock
+) -> None:
+    endpoint, server = serve(scripted.reply("4"))
+    keeper(clock).admit()  # the endpoint's row is made once
+    look = "SELECT workbench_call"
+    send = [
+        "SELECT workbench_endpointgate",
+        "INSERT workbench_call",
+        "UPDATE workbench_call",
+    ]
+    heard = "SELECT workbench_endpointgate"
+    model = model_at(endpoint, clock)
+    assert statements(lambda: model.complete(REQUEST, step=0)) == [look, *send, heard]
+    assert statements(lambda: model.complete(REQUEST, step=0)) == [look]
+    # A retry adds what sends it, no more.
+    server.script(scripted.status(500), scripted.reply("4"))
+    assert statements(lambda: model.complete(REQUEST, step=1)) == [look, *send, *send, heard]
+
+
 # --- misbehaving servers ----------------------------------------------------
 
 
@@ -212,16 +248,21 @@ def test_an_endless_storm_ends_after_four_requests(serve: Serve, clock: Clock) -
     assert len(server.seen) == Call.objects.count() == 4
 
 
-def test_an_hours_pause_ends_this_call_and_stops_the_next_before_it_is_sent(
+def test_an_hours_pause_puts_off_this_call_and_the_next_before_it_is_sent(
     serve: Serve, clock: Clock
 ) -> None:
     endpoint, server = serve(scripted.status(429, headers={"Retry-After": "3600"}))
-    for subject, wait in [(1, 3600.0), (2, 3600.0)]:
-        with pytest.raises(CallFailed) as failed:
+    for subject in (1, 2):
+        with pytest.raises(EndpointBusy) as busy:
             model_at(endpoint, clock, uuid.UUID(int=subject)).complete(REQUEST, step=0)
-        assert (failed.value.kind, failed.value.retry_after_s) == ("rate_limited", wait)
+        assert busy.value.wait_s == 3600.0
     assert clock.slept == []
-    assert len(server.seen) == Call.objects.count() == 1
+    # Only the first was sent, and the ledger has it.
+    assert (len(server.seen), ledger()) == (1, [("failed", "rate_limited")])
+    assert Call.objects.get().subject == uuid.UUID(int=1)
+    server.script(scripted.reply("4"))
+    clock.now += timedelta(seconds=3600)
+    assert model_at(endpoint, clock, uuid.UUID(int=2)).complete(REQUEST, step=0).content == "4"
 
 
 def test_server_errors_are_tried_again(serve: Serve, clock: Clock) -> None:
@@ -342,7 +383,8 @@ def test_a_whole_arm_over_a_real_socket(serve: Serve, clock: Clock) -> None:
 
 def leave_behind(endpoint: dict[str, Any], clock: Clock, step: int = 0) -> Call:
     """Insert the row of a worker that died with its request out."""
-    return model_at(endpoint, clock)._insert(REQUEST, step=step, sha256=request_sha256(REQUEST))
+    model, sha256 = model_at(endpoint, clock), request_sha256(REQUEST)
+    return model._insert(REQUEST, step=step, sha256=sha256, try_number=1)
 
 
 @pytest.mark.both_databases
@@ -398,7 +440,7 @@ def test_a_try_number_that_was_taken_meanwhile_is_left_to_its_owner(
         return clock.now
 
     slow = replace(model, timing=replace(clock.timing, now=now_and_be_overtaken))
-    call = slow._insert(REQUEST, step=0, sha256=request_sha256(REQUEST))
+    call = slow._insert(REQUEST, step=0, sha256=request_sha256(REQUEST), try_number=1)
     assert (overtaken, call.try_number) == ([1], 2)
 
 
@@ -421,10 +463,11 @@ def test_text_that_a_database_can_not_hold_is_stored_with_a_replacement(
 # --- the gate ---------------------------------------------------------------
 
 
-def keeper(clock: Clock, **policy: Any) -> EndpointGateKeeper:
+def keeper(clock: Clock, subject: str = "one", **policy: Any) -> EndpointGateKeeper:
     return EndpointGateKeeper(
         label="test",
         model="m",
+        subject=subject,
         timing=clock.timing,
         policy=GatePolicy(**policy),
         retry_policy=RetryPolicy(),
@@ -432,42 +475,111 @@ def keeper(clock: Clock, **policy: Any) -> EndpointGateKeeper:
 
 
 @pytest.mark.both_databases
-def test_the_circuit_opens_over_calls_and_lets_one_probe_through(
+def test_the_circuit_opens_over_subjects_and_lets_one_probe_through(
     serve: Serve, clock: Clock
 ) -> None:
     endpoint, server = serve(scripted.status(500))
-    with pytest.raises(CallFailed):
-        model_at(endpoint, clock).complete(REQUEST, step=0)
-    # The fifth failure in a row opens it: the second call ends after one request.
-    with pytest.raises(EndpointFault) as fault:
-        model_at(endpoint, clock, uuid.UUID(int=2)).complete(REQUEST, step=0)
-    assert (fault.value.kind, len(server.seen)) == ("circuit_open", 5)
-    with pytest.raises(EndpointFault):
-        model_at(endpoint, clock, uuid.UUID(int=3)).complete(REQUEST, step=0)
-    assert len(server.seen) == 5
-
-    clock.now += timedelta(seconds=61)
-    probe = keeper(clock)
-    probe.admit()
-    # While the probe is out, everybody else is kept away.
-    with pytest.raises(EndpointFault):
-        keeper(clock).admit()
-    probe.unanswered()
-    with pytest.raises(EndpointFault):
-        keeper(clock).admit()
+    for number in range(1, 6):
+        with pytest.raises(CallFailed):
+            model_at(endpoint, clock, uuid.UUID(int=number)).complete(REQUEST, step=0)
+    # Five calls of four requests each failed: the sixth isn't sent.
+    with pytest.raises(EndpointFault, match="5 runs in a row") as fault:
+        model_at(endpoint, clock, uuid.UUID(int=6)).complete(REQUEST, step=0)
+    assert (fault.value.kind, len(server.seen)) == ("circuit_open", 20)
 
     clock.now += timedelta(seconds=61)
     server.script(scripted.reply("4"))
-    assert model_at(endpoint, clock).complete(REQUEST, step=0).content == "4"
+    late = model_at(endpoint, clock, uuid.UUID(int=7))
+    assert late.complete(REQUEST, step=0).content == "4"
     gate = EndpointGate.objects.get()
-    assert (gate.failures, gate.open_until) == (0, None)
-    assert len(server.seen) == Call.objects.count() == 6
+    assert (gate.failed, gate.open_until, gate.probe) == ([], None, "")
+    assert len(server.seen) == Call.objects.count() == 21
+
+
+def test_one_subject_that_always_fails_opens_nothing(serve: Serve, clock: Clock) -> None:
+    endpoint, server = serve(scripted.status(500))
+    for _ in range(3):
+        with pytest.raises(CallFailed):
+            model_at(endpoint, clock).complete(REQUEST, step=0)
+    assert len(server.seen) == 12
+    assert EndpointGate.objects.get().failed == [str(SUBJECT)]
+    server.script(scripted.reply("4"))
+    assert model_at(endpoint, clock, uuid.UUID(int=2)).complete(REQUEST, step=0).content == "4"
+    assert EndpointGate.objects.get().failed == []
+
+
+def open_circuit(clock: Clock) -> None:
+    for number in range(5):
+        keeper(clock, f"early {number}").failed()
+
+
+@pytest.mark.both_databases
+def test_half_open_one_subject_probes_with_its_retries(clock: Clock) -> None:
+    open_circuit(clock)
+    for subject in ("early 0", "late"):
+        with pytest.raises(EndpointFault):
+            keeper(clock, subject).admit()
+    clock.now += timedelta(seconds=60)
+    keeper(clock, "probe").admit()
+    # It may go on, from any process; each of its requests keeps the others out for 120 s.
+    clock.now += timedelta(seconds=100)
+    keeper(clock, "probe").admit()
+    clock.now += timedelta(seconds=100)
+    with pytest.raises(EndpointFault):
+        keeper(clock, "late").admit()
+    keeper(clock, "probe").failed()
+    # It failed: 60 s for everybody, the probe included.
+    for subject in ("probe", "late"):
+        with pytest.raises(EndpointFault):
+            keeper(clock, subject).admit()
+    clock.now += timedelta(seconds=60)
+    keeper(clock, "late").admit()
+    keeper(clock, "late").answered()
+    keeper(clock, "probe").admit()
+    assert EndpointGate.objects.get().open_until is None
+
+
+@pytest.mark.both_databases
+def test_a_probe_whose_worker_died_makes_way_for_another(clock: Clock) -> None:
+    open_circuit(clock)
+    clock.now += timedelta(seconds=60)
+    keeper(clock, "dead").admit()
+    clock.now += timedelta(seconds=120)
+    keeper(clock, "next").admit()
+    # The first was slow rather than dead: its failure doesn't end the other's probe.
+    keeper(clock, "dead").failed()
+    with pytest.raises(EndpointFault):
+        keeper(clock, "dead").admit()
+    gate = EndpointGate.objects.get()
+    assert (gate.probe, gate.open_until) == ("next", clock.now + timedelta(seconds=120))
+    keeper(clock, "next").admit()
+
+
+@pytest.mark.both_databases
+def test_of_two_workers_that_would_probe_at_once_one_does(clock: Clock) -> None:
+    open_circuit(clock)
+    clock.now += timedelta(seconds=60)
+    slow = keeper(clock, "slow")
+    overtaken_once(slow, lambda: keeper(clock, "fast").admit())
+    with pytest.raises(EndpointFault):
+        slow.admit()
+    assert EndpointGate.objects.get().probe == "fast"
+
+
+def test_what_was_under_way_when_the_circuit_opened_keeps_it_open_no_longer(clock: Clock) -> None:
+    open_circuit(clock)
+    clock.now += timedelta(seconds=30)
+    keeper(clock, "straggler").failed()
+    gate = EndpointGate.objects.get()
+    assert gate.open_until == START + timedelta(seconds=60)
+    # The row holds no more subjects than open the circuit.
+    assert gate.failed == ["early 1", "early 2", "early 3", "early 4", "straggler"]
 
 
 def test_failures_that_are_not_in_a_row_open_nothing(clock: Clock) -> None:
-    gate = keeper(clock, failures_to_open=2)
-    for _ in range(3):
-        gate.unanswered()
+    for number in range(6):
+        gate = keeper(clock, f"run {number}", failures_to_open=2)
+        gate.failed()
         gate.answered()
     gate.admit()
 
@@ -493,15 +605,16 @@ def test_waits_are_bounded_by_the_patience_of_one_call(clock: Clock) -> None:
     impatient = EndpointGateKeeper(
         label="test",
         model="m",
+        subject="one",
         timing=replace(clock.timing, sleep=sleep_and_be_held_again),
         policy=GatePolicy(),
         retry_policy=RetryPolicy(),
     )
     gate.hold(100)
-    with pytest.raises(CallFailed) as failed:
+    with pytest.raises(EndpointBusy) as busy:
         impatient.admit()
     # Six waits of 100 s are 600 s; a seventh is too much.
-    assert (failed.value.retry_after_s, len(clock.slept)) == (100.0, 6)
+    assert (busy.value.wait_s, len(clock.slept)) == (100.0, 6)
 
 
 def test_a_longer_pause_stays(clock: Clock) -> None:
@@ -512,26 +625,27 @@ def test_a_longer_pause_stays(clock: Clock) -> None:
     assert EndpointGate.objects.get().not_before == START + timedelta(days=1)
 
 
-def interleaved(gate: EndpointGateKeeper, other: EndpointGateKeeper, times: int) -> None:
-    """Count a failure in ``gate`` while ``other`` counts ``times`` between its read and write."""
+def overtaken_once(gate: EndpointGateKeeper, *others: Callable[[], object]) -> None:
+    """Let each of ``others`` act once, between a read of ``gate`` and its write."""
     read = gate._row
-    left = [times]
+    left = list(others)
 
     def read_then_be_overtaken() -> EndpointGate:
         row = read()
-        if left[0]:
-            left[0] -= 1
-            other.unanswered()
+        if left:
+            left.pop(0)()
         return row
 
     gate._row = read_then_be_overtaken  # type: ignore[method-assign]
-    gate.unanswered()
 
 
 @pytest.mark.both_databases
 def test_no_failure_is_lost_when_workers_count_at_once(clock: Clock) -> None:
-    interleaved(keeper(clock), keeper(clock), times=3)
-    assert EndpointGate.objects.get().failures == 4
+    gate = keeper(clock, "a")
+    overtaken_once(gate, *[keeper(clock, other).failed for other in "bcd"])
+    gate.failed()
+    # One more read for each that was overtaken, so it comes last.
+    assert EndpointGate.objects.get().failed == ["b", "c", "d", "a"]
 
 
 def test_without_compare_and_swap_one_is_lost(
@@ -541,9 +655,11 @@ def test_without_compare_and_swap_one_is_lost(
         return bool(EndpointGate.objects.filter(pk=row.pk).update(**updates))
 
     monkeypatch.setattr(limits, "_swap", just_write)
-    interleaved(keeper(clock), keeper(clock), times=3)
-    # One overtook, and its count was written over.
-    assert EndpointGate.objects.get().failures == 1
+    gate = keeper(clock, "a")
+    overtaken_once(gate, keeper(clock, "b").failed)
+    gate.failed()
+    # The one that overtook was written over.
+    assert EndpointGate.objects.get().failed == ["a"]
 
 
 # --- factory and probe ------------------------------------------------------
@@ -682,8 +798,8 @@ def test_a_probe_tries_what_the_dialect_needs(
 
 def test_a_probe_closes_the_circuit_of_an_endpoint_that_is_back(serve: Serve, clock: Clock) -> None:
     endpoint, _ = serve(scripted.reply("OK"))
-    for _ in range(5):
-        keeper(clock).unanswered()
+    for number in range(5):
+        keeper(clock, f"run {number}").failed()
     with pytest.raises(EndpointFault):
         keeper(clock).admit()
     assert probe_endpoint(endpoint=endpoint).ok

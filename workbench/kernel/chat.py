@@ -80,13 +80,12 @@ class ChatReply:
 
 
 class CallFailed(Exception):
-    """One call could not be completed after its retries.
+    """One call could not be completed after its retries; at least one request was sent.
 
     Attributes:
         kind: ``transport``, ``timeout``, ``rate_limited``, ``server_error``,
             ``incomplete`` or ``bad_request``.
-        retry_after_s: seconds the endpoint asked to wait beyond the patience
-            of one call, or None.
+        retry_after_s: seconds the endpoint last asked to wait, or None.
     """
 
     def __init__(self, kind: str, detail: str, retry_after_s: float | None = None) -> None:
@@ -109,6 +108,18 @@ class EndpointFault(Exception):
         self.detail = detail
 
 
+class EndpointBusy(Exception):
+    """The endpoint asks for a longer wait than one call has patience for.
+
+    Nothing has failed: the call is to be made again after ``wait_s`` seconds (above 0).
+    """
+
+    def __init__(self, wait_s: float, detail: str) -> None:
+        super().__init__(f"busy for {wait_s:.0f} s: {detail}")
+        self.wait_s = wait_s
+        self.detail = detail
+
+
 class ChatModel(Protocol):
     """A model bound to one subject (an execution); steps number its calls from 0."""
 
@@ -117,6 +128,7 @@ class ChatModel(Protocol):
 
         Raises:
             CallFailed: this call failed; other calls may succeed.
+            EndpointBusy: this call is to be made later.
             EndpointFault: the endpoint can't serve anything now.
         """
         ...

@@ -104,7 +104,7 @@ def chat_model_for(
         subject=subject,
         endpoint=endpoint["label"],
         model=endpoint["model"],
-        gate=_gate(endpoint, timing),
+        gate=_gate(endpoint, timing, subject=str(subject)),
         price=Price(tokens_in=endpoint.get("price_in"), tokens_out=endpoint.get("price_out")),
         timing=timing,
         policy=POLICY,
@@ -124,7 +124,7 @@ def probe_endpoint(*, endpoint: Mapping[str, Any], max_tokens: int = 16) -> Prob
     """
     try:
         adapter = _adapter(endpoint)
-        gate = _gate(endpoint, Timing())
+        gate = _gate(endpoint, Timing(), subject="probe")
         reply, dropped = _probe(adapter, gate, _probe_request(endpoint, max_tokens))
     except BadEndpoint as error:
         return Probe(ok=False, kind="bad_endpoint", message=str(error))
@@ -238,10 +238,11 @@ def _scripted_answers(tasks: str | None) -> tuple[ScriptedAnswer, ...]:
     return tuple(answer for path in paths for answer in answers_to(path))
 
 
-def _gate(endpoint: Mapping[str, Any], timing: Timing) -> EndpointGateKeeper:
+def _gate(endpoint: Mapping[str, Any], timing: Timing, *, subject: str) -> EndpointGateKeeper:
     return EndpointGateKeeper(
         label=endpoint["label"],
         model=endpoint["model"],
+        subject=subject,
         timing=timing,
         policy=GatePolicy(requests_per_minute=endpoint.get("requests_per_minute")),
         retry_policy=POLICY,

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 
 from workbench.kernel.chat import CallFailed, ChatReply, ChatRequest, EndpointFault
 from workbench.llm.replay import recorded_line
@@ -76,20 +76,24 @@ class LedgeredModel:
 
         Raises:
             CallFailed: this call failed; other calls may succeed.
+            EndpointBusy: this call is to be made later.
             EndpointFault: the endpoint can't serve anything now.
             RuntimeError: called inside a transaction, which could undo the rows.
         """
         sha256 = request_sha256(request)
-        mine = Call.objects.filter(subject=self.subject, step=step)
-        known = mine.filter(state=CallState.COMPLETED, request_sha256=sha256).order_by("try_number")
-        if (call := known.first()) is not None:
-            assert call.reply is not None
-            return reply_from(call.reply)
-        # The lease is ours, so whoever sent these is gone.
-        orphans = mine.filter(state=CallState.SENT).update(state=CallState.ORPHANED)
+        tries = list(self._tries(step).defer("request").order_by("try_number"))
+        for call in tries:
+            if call.state == CallState.COMPLETED and call.request_sha256 == sha256:
+                assert call.reply is not None
+                return reply_from(call.reply)
+        orphans = self._orphan(call for call in tries if call.state == CallState.SENT)
+        last = tries[-1].try_number if tries else 0
 
         def send(without: frozenset[str]) -> ChatReply:
-            return self._send(request, step=step, sha256=sha256, without=without)
+            nonlocal last
+            call = self._insert(request, step=step, sha256=sha256, try_number=last + 1)
+            last = call.try_number
+            return self._send(call, request, without=without)
 
         return call_with_retries(
             send,
@@ -99,10 +103,18 @@ class LedgeredModel:
             maybe_billed=min(orphans, 1),
         )
 
-    def _send(
-        self, request: ChatRequest, *, step: int, sha256: str, without: frozenset[str]
-    ) -> ChatReply:
-        call = self._insert(request, step=step, sha256=sha256)
+    def _tries(self, step: int) -> QuerySet[Call]:
+        return Call.objects.filter(subject=self.subject, step=step)
+
+    def _orphan(self, calls: Iterable[Call]) -> int:
+        """Mark the calls whose workers are gone, as the lease is ours; return how many."""
+        in_flight = [call.pk for call in calls]
+        if not in_flight:
+            return 0
+        rows = Call.objects.filter(pk__in=in_flight, state=CallState.SENT)
+        return rows.update(state=CallState.ORPHANED)
+
+    def _send(self, call: Call, request: ChatRequest, *, without: frozenset[str]) -> ChatReply:
         try:
             reply = self.adapter.send(request, without=without)
         except (Transient, CallFailed, EndpointFault) as error:
@@ -117,12 +129,13 @@ class LedgeredModel:
         self._complete(call, reply)
         return reply
 
-    def _insert(self, request: ChatRequest, *, step: int, sha256: str) -> Call:
-        """Insert the row of the next try, in a transaction that has ended on return."""
-        mine = Call.objects.filter(subject=self.subject, step=step)
+    def _insert(self, request: ChatRequest, *, step: int, sha256: str, try_number: int) -> Call:
+        """Insert the row of a try, in a transaction that has ended on return.
+
+        A number that is taken by now makes way for the next free one.
+        """
         content = request_json(request)
         while True:
-            try_number = (mine.aggregate(last=Max("try_number"))["last"] or 0) + 1
             sent_at = self.timing.now()
             try:
                 with transaction.atomic(durable=True):
@@ -138,8 +151,10 @@ class LedgeredModel:
                     )
             except IntegrityError:
                 # A worker that lost its lease without knowing took this number.
-                if not mine.filter(try_number=try_number).exists():
+                taken = self._tries(step).aggregate(last=Max("try_number"))["last"] or 0
+                if taken < try_number:
                     raise
+                try_number = taken + 1
 
     def _complete(self, call: Call, reply: ChatReply) -> None:
         fields: dict[str, Any] = {

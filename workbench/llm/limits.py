@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from workbench.kernel.chat import CallFailed, EndpointFault
-from workbench.llm.retry import RetryPolicy, Timing
+from workbench.kernel.chat import EndpointBusy, EndpointFault
+from workbench.llm.retry import LONGEST_HOLD_S, RetryPolicy, Timing
 from workbench.models import EndpointGate
 
 # Losing this many races in a row means something else is wrong.
 _MOST_RACES: Final = 1000
-# A pause beyond a day is junk or a suspension; either way somebody should look.
-_LONGEST_HOLD_S: Final = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -27,10 +25,11 @@ class GatePolicy:
     """When an endpoint is left alone.
 
     Attributes:
-        failures_to_open: failed requests in a row, over all calls and workers,
-            after which the circuit opens.
-        open_s: seconds until one request may probe whether the endpoint is back.
-        probe_s: seconds that this request keeps the others out.
+        failures_to_open: how many different subjects' calls must fail, with no success
+            in between, before the circuit opens. One subject that always fails says
+            something about itself, not about the endpoint.
+        open_s: seconds until one subject may probe whether the endpoint is back.
+        probe_s: seconds that each of its requests keeps the others out.
         requests_per_minute: rate limit shared by all workers, None for none.
     """
 
@@ -41,19 +40,21 @@ class GatePolicy:
 
 
 class EndpointGateKeeper:
-    """The gate of one endpoint, as one model's calls pass it (``retry.Gate``)."""
+    """The gate of one endpoint, as the calls of one model and subject pass it (``retry.Gate``)."""
 
     def __init__(
         self,
         *,
         label: str,
         model: str,
+        subject: str,
         timing: Timing,
         policy: GatePolicy,
         retry_policy: RetryPolicy,
     ) -> None:
         self._label = label
         self._model = model
+        self._subject = subject
         self._timing = timing
         self._policy = policy
         self._retry = retry_policy
@@ -62,8 +63,7 @@ class EndpointGateKeeper:
         """Wait until a request may be sent; return the parameters it must go without.
 
         Raises:
-            CallFailed: ``rate_limited``: the endpoint asked for a longer wait than one
-                call has patience for.
+            EndpointBusy: the endpoint asked for a longer wait than one call has patience for.
             EndpointFault: ``circuit_open``.
         """
         waited = 0.0
@@ -73,9 +73,7 @@ class EndpointGateKeeper:
             if row.not_before is not None and row.not_before > now:
                 wait = (row.not_before - now).total_seconds()
                 if wait > self._retry.longest_wait_s or waited + wait > self._retry.patience_s:
-                    raise CallFailed(
-                        "rate_limited", f"{self._label} asked for a pause", retry_after_s=wait
-                    )
+                    raise EndpointBusy(wait, f"{self._label} asked for a pause")
                 waited += wait
                 # All workers wake at the same moment: spread them over a second.
                 self._timing.sleep(wait + self._timing.random())
@@ -97,7 +95,7 @@ class EndpointGateKeeper:
         """Let no worker send anything for ``seconds``; a longer pause stays."""
 
         def longer(row: EndpointGate) -> dict[str, Any]:
-            until = self._timing.now() + timedelta(seconds=min(seconds, _LONGEST_HOLD_S))
+            until = self._timing.now() + timedelta(seconds=min(seconds, LONGEST_HOLD_S))
             return {} if row.not_before and row.not_before >= until else {"not_before": until}
 
         self._change(longer)
@@ -118,32 +116,50 @@ class EndpointGateKeeper:
         """Close the circuit and forget the failures: the endpoint is alive."""
         self._change(
             lambda row: (
-                {"failures": 0, "open_until": None} if row.failures or row.open_until else {}
+                {"failed": [], "open_until": None, "probe": ""}
+                if row.failed or row.open_until
+                else {}
             )
         )
 
-    def unanswered(self) -> None:
-        """Count a failure of the endpoint itself, and open the circuit when they are enough."""
+    def failed(self) -> None:
+        """Count this subject among those in a row whose calls failed.
+
+        Enough of them open the circuit; half open, the probe's failure opens it again.
+        Other calls that were under way by then change nothing about how long it is open.
+        """
+        enough = self._policy.failures_to_open
 
         def counted(row: EndpointGate) -> dict[str, Any]:
-            updates: dict[str, Any] = {"failures": row.failures + 1}
-            if row.failures + 1 >= self._policy.failures_to_open:
+            others = [subject for subject in row.failed if subject != self._subject]
+            failed = [*others, self._subject][-enough:]
+            updates: dict[str, Any] = {"failed": failed}
+            probed = row.open_until is not None and row.probe == self._subject
+            if probed or (row.open_until is None and len(failed) >= enough):
                 updates["open_until"] = self._timing.now() + timedelta(seconds=self._policy.open_s)
+                updates["probe"] = ""
             return updates
 
         self._change(counted)
 
     def _circuit_updates(self, row: EndpointGate, now: datetime) -> dict[str, Any]:
-        """Return what lets this request through the circuit; half open, it shuts it behind it."""
+        """Return what lets this request through the circuit; half open, it shuts it behind it.
+
+        The probe is a whole call with its retries, so that its failure can be told from
+        that of one request, and counts: else a subject that always fails would probe for ever.
+        """
         if row.open_until is None:
             return {}
-        if row.open_until > now:
+        if row.open_until > now and row.probe != self._subject:
             raise EndpointFault(
                 "circuit_open",
-                f"{self._label} failed {row.failures} times in a row; "
+                f"the calls of {len(row.failed)} runs in a row failed at {self._label}; "
                 f"the next request may go at {row.open_until:%H:%M:%S} UTC",
             )
-        return {"open_until": now + timedelta(seconds=self._policy.probe_s)}
+        return {
+            "open_until": now + timedelta(seconds=self._policy.probe_s),
+            "probe": self._subject,
+        }
 
     def _bucket_updates(self, row: EndpointGate, now: datetime) -> dict[str, Any]:
         """Return the token bucket after one request; below zero it must wait first."""

@@ -16,12 +16,15 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, Literal, Protocol
 
-from workbench.kernel.chat import CallFailed, ChatReply, EndpointFault
+from workbench.kernel.chat import CallFailed, ChatReply, EndpointBusy, EndpointFault
 
 GIVE_UP: Final = "give_up"
 
 # After one of these the endpoint may have done the work and charged for it.
 MAYBE_BILLED: Final = frozenset({"timeout", "incomplete"})
+
+# A wait beyond a day is junk or a suspension; either way somebody should look.
+LONGEST_HOLD_S: Final = 86_400.0
 
 _NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?", re.ASCII)
 
@@ -43,7 +46,7 @@ class RetryPolicy:
     Attributes:
         attempts: most requests that may fail, 1 + 3 as in the paper.
         maybe_billed_attempts: most of them that the endpoint may have charged for.
-        longest_wait_s: longest wait an endpoint may ask for; beyond it the call ends.
+        longest_wait_s: longest wait an endpoint may ask for; beyond it the call is put off.
         patience_s: longest sum of such waits in one call.
     """
 
@@ -78,7 +81,12 @@ class Gate(Protocol):
     """What all workers know together of one endpoint (``limits.EndpointGateKeeper``)."""
 
     def admit(self) -> frozenset[str]:
-        """Wait until a request may be sent; return the parameters it must go without."""
+        """Wait until a request may be sent; return the parameters it must go without.
+
+        Raises:
+            EndpointBusy: that would take longer than one call has patience for.
+            EndpointFault: ``circuit_open``.
+        """
         ...
 
     def hold(self, seconds: float) -> None:
@@ -93,8 +101,8 @@ class Gate(Protocol):
         """Note that the endpoint is alive."""
         ...
 
-    def unanswered(self) -> None:
-        """Note a failure of the endpoint itself."""
+    def failed(self) -> None:
+        """Note that the endpoint didn't serve a whole call, retries included."""
         ...
 
 
@@ -145,7 +153,8 @@ def call_with_retries(
         maybe_billed: earlier requests of this call that may have been charged for.
 
     Raises:
-        CallFailed: the attempts are spent, or the endpoint asks to wait too long.
+        CallFailed: the attempts are spent.
+        EndpointBusy: the endpoint asks to wait longer than one call does.
         EndpointFault: raised by ``send`` or ``gate``, passed on.
     """
     failures = 0
@@ -185,15 +194,15 @@ def _after(
     limited = error.kind == "rate_limited"
     if limited:
         gate.answered()
-    else:
-        gate.unanswered()
     wait = asked_wait_s(error.headers, now=timing.now())
     if wait is not None:
         # The next admission waits for it, in this worker and in all others.
         gate.hold(wait)
         if wait > policy.longest_wait_s:
-            raise CallFailed(error.kind, error.detail, retry_after_s=wait)
+            raise EndpointBusy(min(wait, LONGEST_HOLD_S), error.detail)
     if spent:
+        if not limited:
+            gate.failed()
         raise CallFailed(error.kind, error.detail, retry_after_s=wait)
     if wait is None:
         pause = backoff_s(failures, policy=policy, random=timing.random)

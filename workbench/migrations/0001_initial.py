@@ -32,12 +32,24 @@ class Migration(migrations.Migration):
                     models.DateTimeField(help_text="no request before this moment", null=True),
                 ),
                 (
-                    "failures",
-                    models.PositiveIntegerField(default=0, help_text="failed calls in a row"),
+                    "failed",
+                    models.JSONField(
+                        default=list,
+                        help_text="subjects whose calls failed since the last success",
+                    ),
                 ),
                 (
                     "open_until",
                     models.DateTimeField(help_text="the circuit is open until then", null=True),
+                ),
+                (
+                    "probe",
+                    models.CharField(
+                        blank=True,
+                        default="",
+                        help_text="subject that may pass the open circuit",
+                        max_length=64,
+                    ),
                 ),
                 (
                     "tokens",

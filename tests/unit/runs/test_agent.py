@@ -31,6 +31,7 @@ from workbench.kernel.chat import (
     CallFailed,
     ChatReply,
     ChatRequest,
+    EndpointBusy,
     EndpointFault,
     Finish,
     Message,
@@ -425,11 +426,16 @@ def test_dropped_parameters_of_all_steps_are_reported() -> None:
 
 
 @pytest.mark.parametrize(
-    "failure", [CallFailed("timeout", "silence"), EndpointFault("wrong_key", "refused")]
+    "failure",
+    [
+        CallFailed("timeout", "silence"),
+        EndpointBusy(3600.0, "slow down"),
+        EndpointFault("wrong_key", "refused"),
+    ],
 )
 @pytest.mark.parametrize("settings", [SETTINGS, JSON_ACTION])
 def test_partial_trace_travels_on_the_exception(
-    failure: CallFailed | EndpointFault, settings: AgentSettings
+    failure: CallFailed | EndpointBusy | EndpointFault, settings: AgentSettings
 ) -> None:
     native = settings.dialect is Dialect.NATIVE
     first = call('{"query": "counting"}') if native else decide("counting")

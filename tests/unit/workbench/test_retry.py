@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.kernel.chat import CallFailed, ChatReply, EndpointFault, Finish
+from workbench.kernel.chat import CallFailed, ChatReply, EndpointBusy, EndpointFault, Finish
 from workbench.llm.retry import (
     GIVE_UP,
     ParameterRefused,
@@ -54,8 +54,8 @@ class World:
     def answered(self) -> None:
         self.diary.append("answered")
 
-    def unanswered(self) -> None:
-        self.diary.append("unanswered")
+    def failed(self) -> None:
+        self.diary.append("failed")
 
     def call(
         self, *outcomes: Exception | ChatReply, maybe_billed: int = 0
@@ -173,7 +173,7 @@ def test_transient_failures_are_tried_again() -> None:
     assert (reply, len(sent)) == (FINE, 4)
     # Half of 1, 2 and 4 seconds.
     assert world.slept == [0.5, 1.0, 2.0]
-    assert world.diary == ["unanswered"] * 3 + ["answered"]
+    assert world.diary == ["answered"]
 
 
 def test_four_requests_are_the_most() -> None:
@@ -181,6 +181,8 @@ def test_four_requests_are_the_most() -> None:
     with pytest.raises(CallFailed) as failed:
         world.call(*[broken()] * 4, FINE)
     assert (failed.value.kind, len(world.sent)) == ("server_error", 4)
+    # Four requests, but one call that failed.
+    assert world.diary == ["failed"]
 
 
 @pytest.mark.parametrize("kind", ["timeout", "incomplete"])
@@ -211,12 +213,36 @@ def test_asked_waits_hold_the_gate_for_everybody() -> None:
     assert world.diary == ["answered"] * 3
 
 
-def test_a_wait_beyond_the_cap_ends_the_call() -> None:
+@pytest.mark.parametrize(
+    ("kind", "asked", "wait", "diary"),
+    [
+        ("rate_limited", "3600", 3600.0, ["answered"]),
+        ("server_error", "3600", 3600.0, []),
+        # Infinite seconds would be no moment: a day is the longest.
+        ("rate_limited", "9" * 400, 86_400.0, ["answered"]),
+    ],
+)
+def test_a_wait_beyond_the_cap_puts_the_call_off(
+    kind: str, asked: str, wait: float, diary: list[str]
+) -> None:
     world = World()
-    with pytest.raises(CallFailed) as failed:
-        world.call(limited({"retry-after": "3600"}), FINE)
-    assert (failed.value.kind, failed.value.retry_after_s) == ("rate_limited", 3600.0)
-    assert (len(world.sent), world.held, world.slept) == (1, [3600.0], [])
+    with pytest.raises(EndpointBusy) as busy:
+        world.call(Transient(kind, "later", {"retry-after": asked}), FINE)
+    assert busy.value.wait_s == wait
+    assert (len(world.sent), world.held, world.slept) == (1, [float(asked)], [])
+    assert world.diary == diary
+
+
+def test_a_wait_that_fits_is_no_reason_to_put_the_call_off() -> None:
+    world = World()
+    assert world.call(limited({"retry-after": "120"}), FINE)[0] == FINE
+
+
+def test_even_the_last_request_puts_the_call_off_where_it_is_asked_to() -> None:
+    world = World()
+    with pytest.raises(EndpointBusy):
+        world.call(*[broken()] * 3, limited({"retry-after": "121"}))
+    assert len(world.sent) == 4
 
 
 def test_the_last_failure_still_tells_when_to_come_back() -> None:
@@ -224,6 +250,8 @@ def test_the_last_failure_still_tells_when_to_come_back() -> None:
     with pytest.raises(CallFailed) as failed:
         world.call(*[limited({"retry-after": "7"})] * 4)
     assert failed.value.retry_after_s == 7.0
+    # It limits, so it is alive.
+    assert world.diary == ["answered"] * 4
 
 
 def test_a_refused_parameter_is_left_out_and_costs_no_attempt() -> None:
