@@ -32,16 +32,21 @@ def executions_of(experiment: Experiment) -> QuerySet[Execution]:
     return Execution.objects.filter(Exists(serves))
 
 
-def runnable_executions() -> QuerySet[Execution]:
-    """Return the executions that some running experiment needs.
+def needed() -> Exists:
+    """Return the condition that some running experiment needs an execution.
 
-    The condition is an EXISTS beside the row's own columns, so that a claim
-    built on it still re-checks the row's state under the row's lock.
+    An EXISTS beside the row's own columns: a claim built on it still checks the
+    row's state again under the row's lock.
     """
     serves = PairArm.objects.filter(
         execution=OuterRef("pk"), pair__cell__experiment__status=ExperimentStatus.RUNNING
     )
-    return Execution.objects.filter(Exists(serves))
+    return Exists(serves)
+
+
+def runnable_executions() -> QuerySet[Execution]:
+    """Return the executions that some running experiment needs."""
+    return Execution.objects.filter(needed())
 
 
 def running_experiments_of(execution: Execution) -> QuerySet[Experiment]:

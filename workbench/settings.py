@@ -2,35 +2,55 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 from csp.constants import NONE, SELF
+from django.core.exceptions import ImproperlyConfigured
 from environs import Env
 
 env = Env()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 DATA_DIR = Path(env.str("WORKBENCH_DATA", "") or BASE_DIR / "var").absolute()
-PRODUCTION = env.str("WORKBENCH_ENV", "") == "production"
+ENVIRONMENT = env.str("WORKBENCH_ENV", "") or "embedded"
+if ENVIRONMENT not in ("embedded", "production"):
+    raise ImproperlyConfigured(
+        f"WORKBENCH_ENV is {ENVIRONMENT!r}; it may be unset, 'embedded' or 'production'"
+    )
+PRODUCTION = ENVIRONMENT == "production"
+LEAST_KEY_CHARS = 50
+
+
+def _private_file(path: Path, text: str) -> Path:
+    """Make the file with this text, readable by its owner alone, unless it is there already.
+
+    Written aside and linked into place: nobody ever sees it half written.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(text)
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, path)
+        aside.unlink()
+    return path
 
 
 def _secret_key() -> str:
     """Return SECRET_KEY, or one generated into the data folder at the first start."""
-    given = env.str("SECRET_KEY", "")
-    if given or PRODUCTION:
-        return given or env.str("SECRET_KEY")
-    path = DATA_DIR / "secret_key"
-    DATA_DIR.mkdir(parents=True, exist_ok=True)
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        pass
-    else:
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_urlsafe(50))
-    return path.read_text()
+    if not PRODUCTION and not env.str("SECRET_KEY", ""):
+        return _private_file(DATA_DIR / "secret_key", secrets.token_urlsafe(50)).read_text()
+    given = env.str("SECRET_KEY")
+    if PRODUCTION and len(given) < LEAST_KEY_CHARS:
+        raise ImproperlyConfigured(
+            f"SECRET_KEY has {len(given)} characters; give at least {LEAST_KEY_CHARS} random ones"
+        )
+    return given
 
 
 SECRET_KEY = _secret_key()
@@ -54,13 +74,17 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
+    "workbench.middleware.no_store",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "workbench.middleware.refuse_nul",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "workbench.middleware.refresh_session",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
 ]
@@ -84,23 +108,31 @@ TEMPLATES = [
 
 # --- database ---------------------------------------------------------------
 
-_SQLITE = {
-    "ENGINE": "django.db.backends.sqlite3",
-    "NAME": DATA_DIR / "workbench.sqlite3",
-    "OPTIONS": {
-        # DEFERRED transactions that turn into writers fail at once with
-        # "database is locked"; IMMEDIATE ones wait their turn.
-        "transaction_mode": "IMMEDIATE",
-        "timeout": 20,
-        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL",
-    },
-    # A file, not memory: what several connections do to each other is tested too.
-    "TEST": {"NAME": DATA_DIR / "test.sqlite3"},
+_SQLITE_OPTIONS = {
+    # DEFERRED transactions that turn into writers fail at once with
+    # "database is locked"; IMMEDIATE ones wait their turn.
+    "transaction_mode": "IMMEDIATE",
+    "timeout": 20,
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL",
 }
-if PRODUCTION or env.str("DATABASE_URL", ""):
-    DATABASES = {"default": env.dj_db_url("DATABASE_URL", conn_health_checks=True)}
-else:
-    DATABASES = {"default": _SQLITE}
+
+
+def _database() -> dict[str, Any]:
+    """Return the database that DATABASE_URL names; without one, SQLite in the data folder."""
+    if PRODUCTION or env.str("DATABASE_URL", ""):
+        database = dict(env.dj_db_url("DATABASE_URL", conn_health_checks=True))
+    else:
+        # Sessions and traces are in it, so it is its owner's alone.
+        path = _private_file(DATA_DIR / "workbench.sqlite3", "")
+        # The tests use a file too: what several connections do to each other is tested.
+        test = {"NAME": DATA_DIR / "test.sqlite3"}
+        database = {"ENGINE": "django.db.backends.sqlite3", "NAME": path, "TEST": test}
+    if database["ENGINE"].endswith("sqlite3"):
+        database["OPTIONS"] = _SQLITE_OPTIONS
+    return database
+
+
+DATABASES = {"default": _database()}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # --- background work --------------------------------------------------------
@@ -165,7 +197,6 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 SESSION_COOKIE_NAME = "workbench_session"
 SESSION_COOKIE_AGE = 12 * 3600
-SESSION_SAVE_EVERY_REQUEST = True
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_HTTPONLY = True

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from datetime import datetime
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import connection, transaction
 
 from workbench.kernel.identity import sha256_of
 from workbench.models import AuditEvent
 
 FIRST = "0" * 64
-ATTEMPTS = 20
+# Any number that nothing else in the database locks.
+CHAIN_LOCK = 0x5741_4255
 
 
 def record_event(
@@ -20,16 +20,17 @@ def record_event(
 ) -> AuditEvent:
     """Append one event to the chain and return it.
 
-    Two writers that read the same last event collide on the unique
-    ``previous_sha256``, so that the chain can't fork; the second tries again.
+    Writers take turns: on PostgreSQL by an advisory lock held until the
+    transaction ends, on SQLite because write transactions do. Should two ever
+    read the same last event, the unique ``previous_sha256`` refuses the second.
 
     Args:
         actor: the user who acts, or None for the command line.
     """
-    for _ in range(ATTEMPTS - 1):
-        with contextlib.suppress(IntegrityError), transaction.atomic():
-            return _append(actor, verb, subject, reason, at)
     with transaction.atomic():
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_xact_lock(%s)", [CHAIN_LOCK])
         return _append(actor, verb, subject, reason, at)
 
 

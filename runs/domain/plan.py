@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 # Both presets run the paper's protocol; "paper" also takes its reading of failed
 # calls, and its intervals in the report.
@@ -81,9 +82,33 @@ class ModelSpec:
 
     @property
     def endpoint(self) -> str:
-        """The endpoint's label: its URL without credentials, query and trailing slash."""
-        bare = re.sub(r"//[^/@]*@", "//", self.base_url)
-        return bare.partition("?")[0].rstrip("/")
+        """The endpoint's label: scheme, host and path of its URL, nothing secret."""
+        parts = urlsplit(self.base_url)
+        if not parts.hostname:  # embedded, or a recording
+            return self.base_url.partition("?")[0]
+        port = f":{parts.port}" if parts.port else ""
+        return f"{parts.scheme}://{parts.hostname}{port}{parts.path}".rstrip("/")
+
+
+def url_fault(base_url: str) -> str | None:
+    """Return what keeps ``base_url`` from being stored and shown, or None.
+
+    A URL stands in rows, reports and pages, so it must hold no secret.
+    """
+    try:
+        parts = urlsplit(base_url)
+        _ = parts.port
+    except ValueError as error:
+        return f"base_url is no URL: {error}"
+    if parts.scheme in ("http", "https"):
+        if not parts.hostname:
+            return "base_url names no host"
+        if "@" in parts.netloc or parts.query or parts.fragment or ";" in parts.path:
+            return (
+                "base_url may hold host, port and path only; a key belongs in an environment "
+                "variable, whose name goes into api_key_env"
+            )
+    return None
 
 
 @dataclass(frozen=True)
@@ -257,12 +282,14 @@ _CELL = {
     "max_tokens": _Key((int,), low=1, high=1_000_000, product=True),
 }
 _ANALYSIS = {
-    "family": _Key((int,), low=1),
-    "threshold": _Key((int,), low=1),
-    "delta": _Key(_NUMBER, low=0, high=100),
     "inference": _Key((str,), choices=("fixed_n",), later=("sequential",)),
 }
-_LATER_KEYS = {"skills": "the designs target and leave_one_out"}
+_LATER_KEYS = {
+    "skills": "the designs target and leave_one_out",
+    "family": "cell verdicts",
+    "threshold": "cell verdicts",
+    "delta": "cell verdicts",
+}
 
 
 def parse_experiment(text: str, *, path: str) -> ExperimentSpec:
@@ -350,6 +377,9 @@ class _Reader:
         for required in ("id", "base_url"):
             if required not in table:
                 self._problem(self._line("model", index), f"[[model]] needs the key '{required}'")
+        fault = url_fault(str(table.get("base_url", "")))
+        if fault:
+            self._problem(self._line("model", index, "base_url"), fault)
         return ModelSpec(**{"id": "", "base_url": "", **values})
 
     def _benchmark(self, table: dict[str, Any], index: int) -> BenchmarkSpec:
@@ -432,7 +462,9 @@ class _Reader:
             if key not in keys:
                 where = f"[{shown or name}]" if shown or name else "the top of the file"
                 if key in _LATER_KEYS:
-                    self._problem(line, f"'{key}' belongs to {_LATER_KEYS[key]}, not built yet")
+                    self._problem(
+                        line, f"'{key}' belongs to {_LATER_KEYS[key]}, not built yet; remove it"
+                    )
                 else:
                     known = ", ".join((*keys, *also))
                     self._problem(line, f"unknown key '{key}' in {where}; it may hold: {known}")

@@ -11,6 +11,7 @@ from django.core.management.base import CommandError
 from django.db import close_old_connections
 from django.utils import timezone
 
+from runs.domain.agent import AgentStopped
 from runs.domain.partitions import PartitionImpossible
 from runs.domain.plan import InvalidExperiment
 from runs.domain.suites import InvalidTaskFile, UnknownSuite
@@ -18,13 +19,13 @@ from runs.models import Experiment, ExperimentStatus
 from runs.sandbox.grader import NoIsolation
 from runs.selectors import ExperimentMissing
 from runs.services.lifecycle import WrongStatus
-from runs.services.planning import SlugTaken
+from runs.services.planning import SameTasks, SlugTaken
 from runs.services.preparing import EndpointUnusable, NotReady
 from runs.services.progress import Progress, progress_of
 from runs.services.tasks import UnknownSource
 from skills.services.importing import NothingToImport
 from skills.services.libraries import LibraryMissing, LibraryQuarantined
-from workbench.kernel.chat import CallFailed, EndpointFault
+from workbench.kernel.chat import EndpointFault
 from workbench.llm.factory import BadEndpoint
 from workbench.supervise import ServiceFailed
 
@@ -42,12 +43,13 @@ INPUT_FAULTS = (
     NotReady,
     NothingToImport,
     PartitionImpossible,
+    SameTasks,
     SlugTaken,
     UnknownSource,
     UnknownSuite,
     WrongStatus,
 )
-INFRASTRUCTURE_FAULTS = (CallFailed, EndpointFault, EndpointUnusable, NoIsolation, ServiceFailed)
+INFRASTRUCTURE_FAULTS = (AgentStopped, EndpointFault, EndpointUnusable, NoIsolation, ServiceFailed)
 
 
 @contextmanager

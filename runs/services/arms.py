@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -13,13 +14,18 @@ from runs.domain.prompts import ReturnedSkill
 from runs.models import Execution, Experiment
 from skills.domain.retrieval import Bm25, Retriever
 from skills.services.libraries import documents_of, versions_of
-from workbench.kernel.chat import ChatModel, EndpointFault
+from workbench.kernel.chat import EndpointFault
 from workbench.kernel.identity import generation_seed
 from workbench.llm.factory import chat_model_for
 
 
-def run_execution_agent(execution: Execution, experiment: Experiment) -> Trace:
+def run_execution_agent(
+    execution: Execution, experiment: Experiment, *, still_ours: Callable[[], None] = lambda: None
+) -> Trace:
     """Return the trace of the execution's arm; calls in the ledger aren't made again.
+
+    Args:
+        still_ours: called before each request; raises where the caller lost its lease.
 
     Raises:
         AgentStopped, Contaminated: see ``run_agent``.
@@ -28,7 +34,11 @@ def run_execution_agent(execution: Execution, experiment: Experiment) -> Trace:
     arm = arm_from_json(execution.arm_spec.spec)
     task = execution.task
     return run_agent(
-        model=_chat_model(execution, arm, experiment),
+        model=chat_model_for(
+            endpoint=endpoint_of(model_of(experiment, arm)),
+            subject=execution.uid,
+            still_ours=still_ours,
+        ),
         kind=task.kind,
         prompt=task.prompt,
         exposed=arm.exposed,
@@ -47,10 +57,6 @@ def run_execution_agent(execution: Execution, experiment: Experiment) -> Trace:
             replicate=execution.replicate,
         ),
     )
-
-
-def _chat_model(execution: Execution, arm: ArmSpec, experiment: Experiment) -> ChatModel:
-    return chat_model_for(endpoint=endpoint_of(model_of(experiment, arm)), subject=execution.uid)
 
 
 def model_of(experiment: Experiment, arm: ArmSpec) -> ModelSpec:

@@ -10,14 +10,15 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
 from uuid import UUID
 
 from django.conf import settings
-from django.db import DatabaseError, connection, transaction
+from django.db import Error as DatabaseFault
+from django.db import connection, transaction
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
@@ -26,9 +27,9 @@ from runs.domain.checking import Verdict
 from runs.domain.plan import arm_from_json
 from runs.models import Attempt, Execution, Experiment, Failure, Pair, Task
 from runs.sandbox.grader import Grader, NoIsolation
-from runs.selectors import runnable_executions, running_experiments_of
+from runs.selectors import needed, running_experiments_of
 from runs.services.arms import run_execution_agent
-from runs.services.lifecycle import finish_if_done, pause
+from runs.services.lifecycle import WrongStatus, finish_if_done, pause
 from runs.services.outcomes import (
     grade_attempt,
     level_tiers,
@@ -54,10 +55,15 @@ logger = logging.getLogger(__name__)
 # Less than this and a commit may fail half-way through an experiment.
 LEAST_FREE_BYTES = 100 * 1024 * 1024
 FIRST_RETRY = timedelta(seconds=5)
+RENEW_AGAIN_S = 1.0
 
 
 class _DiskFull(Exception):
     """Too little room to go on safely."""
+
+
+class _BudgetReached(Exception):
+    """An experiment has used what it may; the text says which cap."""
 
 
 class _EndpointDown(Exception):
@@ -89,7 +95,6 @@ def execute(*, uid: UUID, open_grader: Callable[[], Grader]) -> bool:
     except LeaseLost:
         logger.warning("execution %s: the lease was lost; another worker has it", uid)
     for experiment in experiments:
-        _pause_at_budget(experiment)
         finish_if_done(experiment=experiment, at=timezone.now())
     return True
 
@@ -97,14 +102,11 @@ def execute(*, uid: UUID, open_grader: Callable[[], Grader]) -> bool:
 def _claim(uid: UUID) -> Claimed | None:
     lease = timedelta(seconds=settings.LEASE_SECONDS)
     try:
-        # In one transaction, so that the token read is the one of this claim.
-        with transaction.atomic():
-            rows = runnable_executions().filter(uid=uid)
-            token = claim(rows, now=timezone.now(), lease=lease)
-            execution = Execution.objects.select_related("arm_spec", "task").get(uid=uid)
+        row = Execution.objects.filter(uid=uid)
+        token = claim(row, now=timezone.now(), lease=lease, only_if=needed())
     except AlreadyClaimed:
         return None
-    return Claimed(execution, token)
+    return Claimed(row.select_related("arm_spec", "task").get(), token)
 
 
 def _run(
@@ -123,6 +125,7 @@ def _run(
     try:
         if attempt is None:
             _check_disk()
+            _check_budgets(experiments)
             attempt = _record_attempt(claimed, experiments[0], number=len(attempts) + 1)
         if attempt is None:
             return
@@ -131,7 +134,7 @@ def _run(
             _retry_or_die(claimed)
             return
         _join(claimed, grader)
-    except (NoIsolation, _DiskFull, _EndpointDown) as error:
+    except (NoIsolation, _BudgetReached, _DiskFull, _EndpointDown) as error:
         _give_back(claimed, experiments, str(error))
 
 
@@ -151,7 +154,13 @@ def _record_attempt(claimed: Claimed, experiment: Experiment, *, number: int) ->
     failure, detail, wait = Failure.NONE, "", None
     trace: Trace | None = None
     try:
-        trace = run_execution_agent(execution, experiment)
+        trace = run_execution_agent(
+            execution,
+            experiment,
+            still_ours=lambda: confirm(_row(claimed), token=claimed.token),
+        )
+    except LeaseLost:
+        raise
     except (BadEndpoint, EndpointFault) as fault:
         raise _EndpointDown(_endpoint_reason(fault, execution)) from fault
     except AgentStopped as stopped:
@@ -240,7 +249,8 @@ def _join(claimed: Claimed, grader: Grader) -> None:
 def _give_back(claimed: Claimed, experiments: list[Experiment], reason: str) -> None:
     """Return the execution to the queue with its try unspent, and pause what needs it."""
     for experiment in experiments:
-        pause(experiment=experiment, reason=reason, actor=None, at=timezone.now())
+        with suppress(WrongStatus):  # somebody ended it meanwhile
+            pause(experiment=experiment, reason=reason, actor=None, at=timezone.now())
     _return_try(claimed)
 
 
@@ -297,11 +307,10 @@ def _check_disk() -> None:
         raise _DiskFull(f"less than 100 MB of disk is free below {settings.DATA_DIR}")
 
 
-def _pause_at_budget(experiment: Experiment) -> None:
-    """Pause the experiment once what it has used reaches a cap of its budget."""
-    reached = budget_reached(experiment)
-    if reached:
-        pause(experiment=experiment, reason=reached, actor=None, at=timezone.now())
+def _check_budgets(experiments: list[Experiment]) -> None:
+    for experiment in experiments:
+        if reached := budget_reached(experiment):
+            raise _BudgetReached(reached)
 
 
 class _Renewing(AbstractContextManager["_Renewing"]):
@@ -326,16 +335,19 @@ class _Renewing(AbstractContextManager["_Renewing"]):
         self._thread.join()
 
     def _renew(self) -> None:
-        queryset = Execution.objects.filter(pk=self._claimed.execution.pk)
+        wait = settings.RENEW_SECONDS
         lease = timedelta(seconds=settings.LEASE_SECONDS)
         try:
-            while not self._done.wait(settings.RENEW_SECONDS):
+            while not self._done.wait(wait):
                 try:
-                    held = renew(queryset, token=self._claimed.token, until=timezone.now() + lease)
-                except DatabaseError as error:  # the next renewal may succeed
+                    until = timezone.now() + lease
+                    if not renew(_row(self._claimed), token=self._claimed.token, until=until):
+                        return
+                    wait = settings.RENEW_SECONDS
+                except DatabaseFault as error:
+                    # A broken connection stays broken: the next try gets a new one, soon.
                     logger.warning("could not renew %s: %s", self._claimed.execution.uid, error)
-                    continue
-                if not held:
-                    return
+                    connection.close()
+                    wait = RENEW_AGAIN_S
         finally:
             connection.close()  # this thread's own

@@ -5,10 +5,13 @@ Every change is a compare-and-swap on the status and leaves an audit event.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Max
 
 from runs.models import Execution, Experiment, ExperimentStatus, Pair, Position
 from runs.selectors import executions_of
@@ -19,7 +22,7 @@ from workbench.trail import record_event
 EXECUTE_TASK = "runs.execute"
 EXECUTIONS_QUEUE = "executions"
 # The sweep tops the queue up, so a large plan needs no message per row at once.
-PUBLISH_AT_MOST = 1000
+PUBLISH_AT_MOST = 400
 
 OPEN = (ExperimentStatus.PLANNED, ExperimentStatus.RUNNING, ExperimentStatus.PAUSED)
 
@@ -128,10 +131,7 @@ def retry_failed(*, experiment: Experiment, actor: Any, at: datetime) -> int:
             ended_at=None,
             verb="retried",
         )
-        for pair in Pair.objects.filter(
-            cell__experiment=experiment, arms__execution__uid__in=uids
-        ).distinct():
-            _append_position(pair)
+        _append_positions(experiment, uids)
         Execution.objects.filter(uid__in=uids, state=LeaseState.DEAD).update(
             state=LeaseState.PENDING, tries=0, next_attempt_at=None
         )
@@ -144,17 +144,22 @@ def finish_if_done(*, experiment: Experiment, at: datetime) -> bool:
     left = executions_of(experiment).filter(state__in=(LeaseState.PENDING, LeaseState.RUNNING))
     if left.exists():
         return False
-    try:
-        _move(
-            experiment,
-            allowed=(ExperimentStatus.RUNNING,),
-            to=ExperimentStatus.FINISHED,
-            actor=None,
-            at=at,
-            ended_at=at,
-        )
-    except WrongStatus:
-        return False
+    with transaction.atomic():
+        # Under the experiment's lock, which a retry takes too: it can't slip in between.
+        Experiment.objects.select_for_update().get(pk=experiment.pk)
+        if left.exists():
+            return False
+        try:
+            _move(
+                experiment,
+                allowed=(ExperimentStatus.RUNNING,),
+                to=ExperimentStatus.FINISHED,
+                actor=None,
+                at=at,
+                ended_at=at,
+            )
+        except WrongStatus:
+            return False
     return True
 
 
@@ -171,9 +176,19 @@ def publish_pending(experiment: Experiment) -> None:
     publish(EXECUTE_TASK, uids, queue=EXECUTIONS_QUEUE)
 
 
-def _append_position(pair: Pair) -> None:
-    last = Position.objects.filter(cell=pair.cell).order_by("-number").first()
-    Position.objects.create(cell=pair.cell, number=last.number + 1 if last else 1, pair=pair)
+def _append_positions(experiment: Experiment, uids: Sequence[UUID]) -> None:
+    """Give the pairs of these executions new positions at the end of their cells' order."""
+    pairs = Pair.objects.filter(cell__experiment=experiment, arms__execution__uid__in=uids)
+    last = dict(
+        Position.objects.filter(cell__experiment=experiment)
+        .values_list("cell")
+        .annotate(last=Max("number"))
+    )
+    positions = []
+    for pair in pairs.distinct().order_by("pk"):
+        last[pair.cell_id] += 1
+        positions.append(Position(cell_id=pair.cell_id, number=last[pair.cell_id], pair=pair))
+    Position.objects.bulk_create(positions)
 
 
 def _move(

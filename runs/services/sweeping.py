@@ -21,13 +21,18 @@ from workbench.kernel.leases import LeaseState, expire_dead
 
 logger = logging.getLogger(__name__)
 
-# Below this many waiting messages the queue is topped up from the rows.
+# Below this many waiting messages the queue is topped up from the rows. It is short,
+# so that an abandoned execution never waits behind a long queue.
 TOP_UP_BELOW = 200
 
 
 def sweep(*, now: datetime) -> None:
     """Publish abandoned, due and not yet published executions; finish what is finished."""
     expire_dead(Execution.objects.all(), now=now)
+    running = Experiment.objects.filter(status=ExperimentStatus.RUNNING).order_by("pk")
+    unfinished = [one for one in running if not finish_if_done(experiment=one, at=now)]
+    if waiting_messages(EXECUTIONS_QUEUE) >= TOP_UP_BELOW:
+        return  # whoever works through them comes to the rest; more would only pile up
     lost = runnable_executions().filter(state=LeaseState.RUNNING, lease_until__lt=now)
     due = runnable_executions().filter(state=LeaseState.PENDING, next_attempt_at__lte=now)
     abandoned = [
@@ -35,11 +40,8 @@ def sweep(*, now: datetime) -> None:
         *due.order_by("next_attempt_at").values_list("uid", flat=True)[:PUBLISH_AT_MOST],
     ]
     publish(EXECUTE_TASK, abandoned, queue=EXECUTIONS_QUEUE)
-    running = Experiment.objects.filter(status=ExperimentStatus.RUNNING).order_by("pk")
-    top_up = waiting_messages(EXECUTIONS_QUEUE) < TOP_UP_BELOW
-    for experiment in running:
-        if not finish_if_done(experiment=experiment, at=now) and top_up:
-            publish_pending(experiment)
+    for experiment in unfinished:
+        publish_pending(experiment)
 
 
 def waiting_messages(queue: str) -> int:

@@ -21,13 +21,15 @@ class Usage:
         tokens: tokens in and out that endpoints reported.
         calls_without_tokens: completed calls whose endpoint reported none.
         cost: in the currency of the configured prices; None as soon as one answered
-            call has no price.
+            call has no known cost.
+        least_cost: the sum of the known costs.
     """
 
     calls: int
     tokens: int | None
     calls_without_tokens: int
     cost: float | None
+    least_cost: float
 
 
 def usage_of(experiment: Experiment) -> Usage:
@@ -48,6 +50,7 @@ def usage_of(experiment: Experiment) -> Usage:
         tokens=(totals["sum_in"] or 0) + (totals["sum_out"] or 0) if known else None,
         calls_without_tokens=totals["unreported"],
         cost=None if totals["unpriced"] else totals["sum_cost"],
+        least_cost=totals["sum_cost"] or 0.0,
     )
 
 
@@ -60,7 +63,7 @@ def budget_reached(experiment: Experiment) -> str | None:
     for name, cap, amount in (
         ("calls", budget.calls, used.calls),
         ("tokens", budget.tokens, used.tokens),
-        ("cost", budget.cost, used.cost),
+        ("cost", budget.cost, used.least_cost),
     ):
         if cap is not None and amount is not None and amount >= cap:
             return f"the budget of {cap:g} {name} is reached ({amount:g} used)"

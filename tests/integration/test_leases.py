@@ -74,8 +74,8 @@ def test_the_lease_of_a_dead_process_of_this_host_ends_at_once() -> None:
         text=True,
         check=True,
     )
-    host = leases.this_process().split(":")[0]
-    one(dead).update(lease_owner=f"{host}:{child.stdout.strip()}:1")
+    space = leases.this_process().partition("/")[0]
+    one(dead).update(lease_owner=f"{space}/{child.stdout.strip()}:1")
     assert leases.expire_dead(Execution.objects.all(), now=now) == 1
     with pytest.raises(AlreadyClaimed):
         leases.claim(one(mine), now=now, lease=LEASE)
@@ -84,13 +84,16 @@ def test_the_lease_of_a_dead_process_of_this_host_ends_at_once() -> None:
 
 def test_who_is_dead() -> None:
     me = leases.this_process()
-    host, pid, start = me.split(":")
+    space, _, process = me.partition("/")
+    pid, _, start = process.partition(":")
+    assert int(pid) == os.getpid()
     assert not leases.owner_is_dead(me)
     # A reused pid: the same number, started at another time.
-    assert leases.owner_is_dead(f"{host}:{pid}:{int(start) + 1}")
-    # Of another host nothing is known.
-    assert not leases.owner_is_dead(f"elsewhere:{pid}:{start}")
-    assert int(pid) == os.getpid()
+    assert leases.owner_is_dead(f"{space}/{pid}:{int(start) + 1}")
+    # Of another host, and of another pid namespace of this host, nothing is known.
+    assert not leases.owner_is_dead(f"elsewhere/{pid}:{int(start) + 1}")
+    host, boot, _ = space.split(":")
+    assert not leases.owner_is_dead(f"{host}:{boot}:1/{pid}:{int(start) + 1}")
 
 
 def race(claim: Callable[[Execution], object]) -> int:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import socket
 from datetime import datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from django.db import models
+from django.db import models, transaction
 from django.db.models import F, Q
 
 
@@ -54,37 +56,38 @@ class Leased(models.Model):
 
 
 def this_process() -> str:
-    """Return the owner name of this process: ``host:pid:start``, unique on this host.
+    """Return the owner name of this process: host, pid space, pid and start time.
 
-    The start time keeps a reused pid from looking alive.
+    The start time keeps a reused pid from looking alive, the pid space (boot and
+    pid namespace) keeps a process of another container from looking dead.
     """
-    return f"{socket.gethostname()}:{os.getpid()}:{_start_ticks(os.getpid())}"
-
-
-def _start_ticks(pid: int) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            # The name in brackets may hold spaces; field 22 counts from after it.
-            return stat.read().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return ""
+    return f"{_pid_space()}/{os.getpid()}:{_start_ticks(os.getpid())}"
 
 
 def owner_is_dead(owner: str) -> bool:
-    """Return True only when ``owner`` is a process of this host that no longer runs."""
-    host, _, rest = owner.partition(":")
-    pid, _, start = rest.partition(":")
-    if host != socket.gethostname() or not pid.isdigit():
-        return False
-    if not os.path.isdir("/proc/self"):
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
-        return False
-    return _start_ticks(int(pid)) != start
+    """Return True only when ``owner`` is a process of this pid space that no longer runs."""
+    space, _, process = owner.partition("/")
+    pid, _, start = process.partition(":")
+    return bool(start) and space == _pid_space() and _start_ticks(int(pid)) != start
+
+
+@lru_cache(maxsize=1)
+def _pid_space() -> str:
+    """Return what makes a pid unique: host, boot and pid namespace; no owner without /proc."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+        return f"{socket.gethostname()}:{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return f"{socket.gethostname()}:unknown"
+
+
+def _start_ticks(pid: int) -> str:
+    """Return when the process started, in clock ticks since boot; empty when it isn't there."""
+    try:
+        # The name in brackets may hold spaces; field 22 counts from after it.
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):
+        return ""
 
 
 def claimable(now: datetime) -> Q:
@@ -93,25 +96,36 @@ def claimable(now: datetime) -> Q:
     return (Q(state=LeaseState.PENDING) & due) | Q(state=LeaseState.RUNNING, lease_until__lt=now)
 
 
-def claim(queryset: models.QuerySet[Any], *, now: datetime, lease: timedelta) -> int:
+def claim(
+    queryset: models.QuerySet[Any], *, now: datetime, lease: timedelta, only_if: Any = None
+) -> int:
     """Claim the one item in ``queryset`` and return its new fencing token.
 
     One UPDATE decides: of any number of callers exactly one gets the item.
 
+    Args:
+        queryset: conditions on the row's own columns only, so that the database
+            checks them again under the row's lock.
+        only_if: one more condition, such as an EXISTS over other tables.
+
     Raises:
         AlreadyClaimed: the item is held, not due, settled or absent.
     """
-    changed = queryset.filter(claimable(now)).update(
-        state=LeaseState.RUNNING,
-        tries=F("tries") + 1,
-        fencing_token=F("fencing_token") + 1,
-        lease_owner=this_process(),
-        lease_until=now + lease,
-        next_attempt_at=None,
-    )
-    if changed != 1:
-        raise AlreadyClaimed
-    return int(queryset.values_list("fencing_token", flat=True).get())
+    due = queryset.filter(claimable(now))
+    if only_if is not None:
+        due = due.filter(only_if)
+    with transaction.atomic():  # the token read is the one of this claim
+        changed = due.update(
+            state=LeaseState.RUNNING,
+            tries=F("tries") + 1,
+            fencing_token=F("fencing_token") + 1,
+            lease_owner=this_process(),
+            lease_until=now + lease,
+            next_attempt_at=None,
+        )
+        if changed != 1:
+            raise AlreadyClaimed
+        return int(queryset.values_list("fencing_token", flat=True).get())
 
 
 def renew(queryset: models.QuerySet[Any], *, token: int, until: datetime) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -83,7 +83,11 @@ class Probe:
 
 
 def chat_model_for(
-    *, endpoint: Mapping[str, Any], subject: UUID, timing: Timing | None = None
+    *,
+    endpoint: Mapping[str, Any],
+    subject: UUID,
+    timing: Timing | None = None,
+    still_ours: Callable[[], None] = lambda: None,
 ) -> ChatModel:
     """Return the model of ``endpoint``, bound to ``subject`` in the call ledger.
 
@@ -93,6 +97,7 @@ def chat_model_for(
             (``connect_s``, ``read_s``) and ``requests_per_minute``.
             ``base_url`` is http(s), or ``replay:PATH`` of a recording.
         timing: clock, sleep and random; the real ones when None.
+        still_ours: called before each request; raises where the caller lost its lease.
 
     Raises:
         BadEndpoint: the configuration can't be used.
@@ -108,6 +113,7 @@ def chat_model_for(
         price=Price(tokens_in=endpoint.get("price_in"), tokens_out=endpoint.get("price_out")),
         timing=timing,
         policy=POLICY,
+        still_ours=still_ours,
     )
 
 

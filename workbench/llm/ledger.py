@@ -7,7 +7,7 @@ and never asked for again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from uuid import UUID
@@ -70,6 +70,8 @@ class LedgeredModel:
     price: Price
     timing: Timing
     policy: RetryPolicy
+    # Called in the transaction that inserts a row: raises when the caller's lease is lost.
+    still_ours: Callable[[], None] = lambda: None
 
     def complete(self, request: ChatRequest, *, step: int) -> ChatReply:
         """Return the reply to ``request``: the ledger's if it holds one, else a new one.
@@ -79,6 +81,7 @@ class LedgeredModel:
             EndpointBusy: this call is to be made later.
             EndpointFault: the endpoint can't serve anything now.
             RuntimeError: called inside a transaction, which could undo the rows.
+            Exception: whatever ``still_ours`` raises; nothing was sent then.
         """
         sha256 = request_sha256(request)
         tries = list(self._tries(step).defer("request").order_by("try_number"))
@@ -139,6 +142,7 @@ class LedgeredModel:
             sent_at = self.timing.now()
             try:
                 with transaction.atomic(durable=True):
+                    self.still_ours()
                     return Call.objects.create(
                         subject=self.subject,
                         step=step,

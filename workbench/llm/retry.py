@@ -198,8 +198,11 @@ def _after(
     if wait is not None:
         # The next admission waits for it, in this worker and in all others.
         gate.hold(wait)
-        if wait > policy.longest_wait_s:
+        if wait > policy.longest_wait_s and limited:
             raise EndpointBusy(min(wait, LONGEST_HOLD_S), error.detail)
+        # A fault that asks for a long wait is still a fault: its call ends and spends a
+        # try, or a run that always gets it would never end.
+        spent = spent or wait > policy.longest_wait_s
     if spent:
         if not limited:
             gate.failed()

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from runs.domain import render
-from runs.domain.plan import DIALECTS, ModelSpec
+from runs.domain.plan import DIALECTS, ModelSpec, url_fault
 from runs.management.commands.run_experiment import run_to_end
 from runs.management.running import EXIT_INPUT, faults_as_exit_codes
 from runs.models import ExperimentStatus
@@ -107,6 +107,9 @@ def _model(options: dict[str, Any]) -> ModelSpec:
             "the embedded demonstration model runs",
             returncode=EXIT_INPUT,
         )
+    fault = url_fault(base_url)
+    if fault:
+        raise CommandError(fault.replace("api_key_env", "--api-key-env"), returncode=EXIT_INPUT)
     key = options["api_key_env"] or ("OPENAI_API_KEY" if "OPENAI_API_KEY" in os.environ else None)
     return ModelSpec(
         id=options["model"], base_url=base_url, api_key_env=key, dialect=options["dialect"]

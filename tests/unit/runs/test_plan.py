@@ -132,9 +132,22 @@ def test_missing_tables_are_named() -> None:
     ]
 
 
-def test_credentials_in_a_url_never_reach_the_label() -> None:
-    model = ModelSpec(id="m", base_url="https://me:secret@host.example/v1/?key=x")
-    assert model.endpoint == "https://host.example/v1"
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me:secret@host.example/v1",
+        "https://secret@pw@host.example/v1",
+        "https://host.example/v1?api-key=secret",
+        "https://host.example/v1#key=secret",
+        "https://host.example/v1;key=secret",
+    ],
+)
+def test_a_url_that_holds_a_secret_is_refused_and_never_shown(url: str) -> None:
+    found = problems_of(GOOD.replace("http://localhost:8080/v1", url))
+    assert found[0][0] == 11
+    assert "api_key_env" in found[0][1]
+    assert "secret" not in found[0][1]
+    assert "secret" not in ModelSpec(id="m", base_url=url).endpoint.partition(";")[0]
 
 
 def test_an_arm_without_a_library_exposes_nothing() -> None:

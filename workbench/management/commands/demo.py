@@ -116,8 +116,7 @@ def _in_own_data_folder() -> None:
 
 def _migrate() -> None:
     """Bring the schema up to date, after a copy of an older database."""
-    settings.DATA_DIR.mkdir(parents=True, exist_ok=True)
-    if connection.vendor == "sqlite" and Path(settings.DATABASES["default"]["NAME"]).exists():
+    if connection.vendor == "sqlite" and connection.introspection.table_names():
         _copy_if_older()
     call_command("migrate", verbosity=0)
 

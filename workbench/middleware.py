@@ -1,0 +1,58 @@
+"""What every request passes: refusals that no page has to repeat, and the session's life."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+
+NUL = "\0"
+# A session's idle end moves on at most this often: a write per page would make
+# every reader wait for whoever is writing.
+REFRESH_AFTER_S = 600
+
+Handler = Callable[[HttpRequest], HttpResponse]
+
+
+def refuse_nul(get_response: Handler) -> Handler:
+    """Answer 400 to a NUL in path, query or form: no name holds one, and PostgreSQL stores none."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        texts = [request.path_info, *request.GET, *_values(request.GET)]
+        if request.method == "POST":
+            texts += _values(request.POST)
+        if any(NUL in text for text in texts):
+            return HttpResponseBadRequest("A NUL character is no part of any name or text.")
+        return get_response(request)
+
+    return middleware
+
+
+def no_store(get_response: Handler) -> Handler:
+    """Keep answers out of caches unless the page says otherwise: they are for one person."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        response = get_response(request)
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    return middleware
+
+
+def refresh_session(get_response: Handler) -> Handler:
+    """Move the session's idle end on while a person is there; polling fragments are nobody."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        polled = request.headers.get("HX-Request") == "true" and request.method == "GET"
+        if request.user.is_authenticated and not polled:
+            now = int(time.time())
+            if now - request.session.get("refreshed_at", 0) >= REFRESH_AFTER_S:
+                request.session["refreshed_at"] = now
+        return get_response(request)
+
+    return middleware
+
+
+def _values(data: object) -> list[str]:
+    return [value for _, values in data.lists() for value in values]  # type: ignore[attr-defined]
