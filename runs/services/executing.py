@@ -56,6 +56,8 @@ logger = logging.getLogger(__name__)
 LEAST_FREE_BYTES = 100 * 1024 * 1024
 FIRST_RETRY = timedelta(seconds=5)
 RENEW_AGAIN_S = 1.0
+# An endpoint that asks for more is tried again after a day.
+LONGEST_WAIT_S = 86_400
 
 
 class _DiskFull(Exception):
@@ -271,7 +273,7 @@ def _retry_or_die(claimed: Claimed, *, wait_s: float | None = None) -> None:
         _settle_dead(claimed)
         return
     backoff = FIRST_RETRY * 2 ** (claimed.execution.tries - 1)
-    wait = max(backoff, timedelta(seconds=wait_s or 0))
+    wait = max(backoff, timedelta(seconds=min(wait_s or 0, LONGEST_WAIT_S)))
     settle(
         _row(claimed),
         token=claimed.token,
