@@ -110,6 +110,16 @@ def version_records(slug: str) -> list[VersionRecord]:
     ]
 
 
+def version_numbers(libraries: Collection[int]) -> dict[tuple[int, str], int]:
+    """Return the version number that each of ``libraries`` holds of each skill, by slug."""
+    return {
+        (library, slug): number
+        for library, slug, number in LibraryEntry.objects.filter(library__in=libraries).values_list(
+            "library", "skill_version__skill__slug", "skill_version__number"
+        )
+    }
+
+
 def version_body(slug: str, number: int) -> str | None:
     """Return the whole text of one version, or None when there is none."""
     return (

@@ -161,10 +161,16 @@ def record(
     sd_answer: str = "def solve(xs):\n    return min(xs)  # without\n",
     query: str = "smallest element",
     details: Mapping[str, Any] | None = None,
+    dropped: Sequence[str] = (),
 ) -> Outcome:
-    """Record attempts, grades, calls and the outcome of a pair that came to ``letter``."""
+    """Record attempts, grades, calls and the outcome of a pair that came to ``letter``.
+
+    ``dropped`` are parameters that the endpoint refused in the SE run.
+    """
     se_passed, sd_passed = LETTERS[letter]
-    se = record_arm(pair, Arm.SE, se_passed, se_answer, skills, query=query, details=details)
+    se = record_arm(
+        pair, Arm.SE, se_passed, se_answer, skills, query=query, details=details, dropped=dropped
+    )
     sd = record_arm(pair, Arm.SD, sd_passed, sd_answer, details=details)
     return Outcome.objects.create(
         uid=uid_for("outcome", str(pair.uid), se.number, sd.number),
@@ -186,6 +192,7 @@ def record_arm(
     *,
     query: str = "smallest element",
     details: Mapping[str, Any] | None = None,
+    dropped: Sequence[str] = (),
 ) -> Grade:
     """Record the one attempt of an arm and its grade; a reused execution keeps what it has."""
     execution = execution_of(pair, arm)
@@ -195,7 +202,7 @@ def record_arm(
     attempt = Attempt.objects.create(
         execution=execution,
         number=execution.attempts.count() + 1,
-        trace=trace(answer, skills, query=query),
+        trace=trace(answer, skills, query=query) | {"dropped_parameters": list(dropped)},
         exposed=arm == Arm.SE,
         invoked=bool(skills),
         retrieved=bool(skills),

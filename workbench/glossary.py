@@ -144,6 +144,8 @@ SECTIONS: tuple[Section, ...] = (
             _figure("n_pairs", "Pairs", "n_pairs"),
             _figure("n_cond", "Pairs with a skill returned", "n_cond"),
             _figure("n_unknown_retrieval", "Pairs with retrieval unknown"),
+            _figure("p", "p value"),
+            _figure("p_adjusted", "Adjusted p value"),
             _figure("mcnemar_p", "McNemar's test"),
             _figure("sign_flip", "Sign-flip test"),
             _figure("design_effect", "Design effect"),

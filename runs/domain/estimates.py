@@ -62,6 +62,17 @@ class IntervalMethod(StrEnum):
     EIGHT_CELL_PERCENTILE = "eight_cell_percentile"
 
 
+INTERVAL_METHODS: Mapping[IntervalMethod, str] = MappingProxyType(
+    {
+        IntervalMethod.TANGO: "Tango",
+        IntervalMethod.TANGO_DESIGN_EFFECT: "Tango, clustered",
+        IntervalMethod.TANGO_TASK_MEAN: "Tango, task mean",
+        IntervalMethod.MULTINOMIAL_PERCENTILE: "percentile (paper)",
+        IntervalMethod.EIGHT_CELL_PERCENTILE: "percentile",
+    }
+)
+
+
 @dataclass(frozen=True)
 class Interval:
     """A confidence interval at ``level`` (0 to 1, exclusive), low <= high.

@@ -36,6 +36,11 @@ class PMethod(StrEnum):
     SIGN_FLIP_EXACT = "sign_flip_exact"
 
 
+P_METHODS: Mapping[PMethod, str] = MappingProxyType(
+    {PMethod.MCNEMAR_EXACT: "McNemar", PMethod.SIGN_FLIP_EXACT: "sign-flip"}
+)
+
+
 # --- one pair a task -------------------------------------------------------------------------
 
 
@@ -148,31 +153,34 @@ class EightCells:
     intervals: Mapping[str, Interval]
 
 
-def eight_cells(*, retrieved: Counts, skipped: Counts, level: float = 0.95) -> EightCells:
+def eight_cells(
+    *, retrieved: Counts, skipped: Counts, unknown: Counts | None = None, level: float = 0.95
+) -> EightCells:
     """Return percentile intervals from resampling (retrieved a, b, c, d, skipped a, b, c, d).
 
-    Unlike in ``multinomial_percentile`` the sizes of the two groups vary. 20,000 resamples from
-    ``default_rng(42)``.
+    Unlike in ``multinomial_percentile`` the sizes of the groups vary. Pairs of ``unknown``
+    retrieval are resampled with the others, as four more cells: the parts of OAE are shares of
+    all pairs. 20,000 resamples from ``default_rng(42)``.
 
     Raises:
         ValueError: there are no pairs at all.
     """
-    cells = [
-        count for group in (retrieved, skipped) for count in (group.a, group.b, group.c, group.d)
-    ]
+    # Empty cells at the end would still use up random numbers and change every draw.
+    groups = (retrieved, skipped, unknown) if unknown and unknown.n else (retrieved, skipped)
+    cells = [count for group in groups for count in (group.a, group.b, group.c, group.d)]
     n = sum(cells)
     if not n:
         raise ValueError("eight-cell intervals need at least one pair")
     draws = np.random.default_rng(SEED).multinomial(
         n, [count / n for count in cells], size=RESAMPLES
     )
-    n_retrieved, n_skipped = draws[:, :4].sum(axis=1), draws[:, 4:].sum(axis=1)
+    n_retrieved, n_skipped = draws[:, :4].sum(axis=1), draws[:, 4:8].sum(axis=1)
     keep = (n_retrieved > 0) & (n_skipped > 0)
     dropped = int(RESAMPLES - keep.sum())
     if dropped > MOST_DROPPED * RESAMPLES:
         return EightCells(dropped, MappingProxyType({}))
     kept = draws[keep]
-    ra, rb, rc, _, sa, sb, sc, _ = kept.T
+    ra, rb, rc, _, sa, sb, sc, _ = kept[:, :8].T
     nr, ns = n_retrieved[keep], n_skipped[keep]
     samples = {
         "aggregate_lift": (ra + rb) / nr - (sa + sb) / ns,
@@ -192,6 +200,29 @@ def eight_cells(*, retrieved: Counts, skipped: Counts, level: float = 0.95) -> E
             }
         ),
     )
+
+
+# --- several tests ---------------------------------------------------------------------------
+
+
+def holm(*, p_values: Sequence[float]) -> tuple[float, ...]:
+    """Return Holm's adjusted p values, in the order given; the family is all of them.
+
+    With p(1) <= ... <= p(m): adjusted p(i) = min(1, max over j <= i of (m - j + 1) p(j)).
+    Rejecting where it is <= alpha keeps the chance of any false rejection at alpha or less.
+    Source: Holm (1979), Scandinavian Journal of Statistics 6, 65-70.
+
+    Raises:
+        ValueError: a p outside 0 to 1.
+    """
+    if not all(0 <= p <= 1 for p in p_values):
+        raise ValueError(f"a p value lies between 0 and 1: {list(p_values)}")
+    adjusted = [1.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, (len(p_values) - rank) * p_values[index])
+        adjusted[index] = min(1.0, largest)
+    return tuple(adjusted)
 
 
 # --- several pairs a task --------------------------------------------------------------------

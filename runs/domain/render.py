@@ -13,6 +13,8 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from runs.domain.estimates import INTERVAL_METHODS, IntervalMethod
+from runs.domain.intervals import P_METHODS, PMethod
 from runs.domain.report import LABELS, TERMS, reason_text
 
 NONE = "–"
@@ -44,6 +46,16 @@ def p_value(p: float | None) -> str:
     return f"{p:.3g}" if p > _SMALLEST_P else f"< {_SMALLEST_P:.0e}"
 
 
+def interval_method(value: Mapping[str, Any] | None) -> str:
+    """Return in words how an interval was computed, or a dash."""
+    return NONE if value is None else INTERVAL_METHODS[IntervalMethod(value["method"])]
+
+
+def p_method(code: str | None) -> str:
+    """Return in words which test a p value is of, or a dash."""
+    return NONE if code is None else P_METHODS[PMethod(code)]
+
+
 def yes_no(value: bool | None) -> str:
     """Return yes, no or a dash."""
     return NONE if value is None else "yes" if value else "no"
@@ -61,16 +73,29 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "rae_ci": interval,
     "b": str,
     "c": str,
-    "mcnemar_p": p_value,
+    "p": p_value,
     "sign_disagreement": yes_no,
+}
+# A column that stands right of another one's and says how its figure was computed.
+_METHODS: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
+    "rae_ci": ("by", lambda cell: interval_method(cell["rae_ci"])),
+    "p": ("test", lambda cell: p_method(cell["p_method"])),
 }
 _DESCRIBED_BY = ("model", "benchmark", "control")
 _NAMED_ANYWAY = frozenset({*_DESCRIBED_BY, "partition", "design", "example", "source"})
 # A terminal has no room for all columns side by side: what happened where skills were
 # returned, then the whole cell.
 _BANKS = (
-    ("n_cond", "b", "c", "rae", "rae_ci", "mcnemar_p", "sign_disagreement"),
-    ("n_pairs", "coverage", "se_accuracy", "sd_accuracy", "aggregate_lift", "oae"),
+    ("n_cond", "b", "c", "rae", "rae_ci", "p"),
+    (
+        "n_pairs",
+        "coverage",
+        "se_accuracy",
+        "sd_accuracy",
+        "aggregate_lift",
+        "oae",
+        "sign_disagreement",
+    ),
 )
 _WIDTH = 98
 
@@ -79,14 +104,17 @@ _WIDTH = 98
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """Return the report as plain text for a terminal, every word of it explained below."""
-    cells, varying = report["cells"], _varying(report["cells"])
+    """Return the report as plain text for a terminal, its figures explained below."""
+    cells, varying = report["cells"], differing(report["cells"])
+    terms = _terms(cells)
     blocks = [
         "\n".join(_title(report)),
         *(_block(number, cell, varying) for number, cell in enumerate(cells, start=1)),
         *(_bank(cells, names) for names in _BANKS if cells),
         _wrapped(_disagreements(report)),
-        "\n".join(["What the words mean", *(_wrapped(term, indent=2) for term in _terms())]),
+        "\n".join(["What the words mean", *(_wrapped(term, indent=2) for term in terms)])
+        if terms
+        else "",
         _wrapped(report["caveat"]),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -94,13 +122,12 @@ def table(report: Mapping[str, Any]) -> str:
 
 def markdown(report: Mapping[str, Any]) -> str:
     """Return the report as a Markdown page."""
-    head = [*_DESCRIBED_BY, *(LABELS[name] for name in _FORMATS)]
-    aligned = [":---"] * len(_DESCRIBED_BY) + ["---:"] * len(_FORMATS)
-    varying = _varying(report["cells"])
-    rows = [
-        [*_described(cell, varying), *(show(cell[name]) for name, show in _FORMATS.items())]
-        for cell in report["cells"]
-    ]
+    heads = _heads(_FORMATS)
+    head = [*_DESCRIBED_BY, *heads]
+    aligned = [":---"] * len(_DESCRIBED_BY) + ["---:"] * len(heads)
+    varying = differing(report["cells"])
+    rows = [[*_described(cell, varying), *_row(cell, _FORMATS)] for cell in report["cells"]]
+    terms = _terms(report["cells"])
     table_lines = [head, aligned, *([_escaped(text) for text in row] for row in rows)]
     title, *notices = _title(report)
     blocks = [
@@ -113,8 +140,8 @@ def markdown(report: Mapping[str, Any]) -> str:
             for cell in report["cells"]
         ),
         _escaped(_disagreements(report)),
-        "## What the words mean",
-        "\n".join(f"- {_escaped(term)}" for term in _terms()),
+        "## What the words mean" if terms else "",
+        "\n".join(f"- {_escaped(term)}" for term in terms),
         _escaped(report["caveat"]),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -143,9 +170,16 @@ def unguarded(text: str) -> str:
 def csv_text(report: Mapping[str, Any]) -> str:
     """Return one line a cell with every figure unrounded; undefined ones are empty cells.
 
-    The column ``undefined`` holds the reasons. Descriptor keys have the prefix ``cell.``.
+    The column ``undefined`` holds the reasons. Descriptor keys have the prefix ``cell.``. What
+    is said of the whole report stands in every line, so that a copied line still says it.
     """
-    lines = [_flat(cell) for cell in report["cells"]]
+    whole = {
+        "preset": report["preset"],
+        "failure_policy": report["failure_policy"],
+        "notices": _listed(report["notices"]),
+        "caveat": report["caveat"],
+    }
+    lines = [_flat(cell) | whole for cell in report["cells"]]
     described = sorted({name for line in lines for name in line if name.startswith("cell.")})
     figures = list(dict.fromkeys(n for line in lines for n in line if not n.startswith("cell.")))
     names = described + figures
@@ -174,11 +208,8 @@ def _block(number: int, cell: Mapping[str, Any], varying: Sequence[str]) -> str:
 
 
 def _bank(cells: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    rows = [["#", *(LABELS[name] for name in names)]]
-    rows += [
-        [str(number), *(_FORMATS[name](cell[name]) for name in names)]
-        for number, cell in enumerate(cells, start=1)
-    ]
+    rows = [["#", *_heads(names)]]
+    rows += [[str(number), *_row(cell, names)] for number, cell in enumerate(cells, start=1)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
         "  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True))
@@ -187,8 +218,29 @@ def _bank(cells: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
-def _varying(cells: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the other descriptor keys that tell the cells apart, without hashes."""
+def _heads(names: Iterable[str]) -> list[str]:
+    heads = []
+    for name in names:
+        heads.append(LABELS[name])
+        if name in _METHODS:
+            heads.append(_METHODS[name][0])
+    return heads
+
+
+def _row(cell: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    texts = []
+    for name in names:
+        texts.append(_FORMATS[name](cell[name]))
+        if name in _METHODS:
+            texts.append(_METHODS[name][1](cell))
+    return texts
+
+
+def differing(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the descriptor keys that tell a report's cells apart.
+
+    Without hashes, and without those that always stand in a cell's name.
+    """
     descriptors = [cell["cell"] for cell in cells if not cell["cell"].get("example")]
     names = sorted({name for descriptor in descriptors for name in descriptor})
     return [
@@ -207,11 +259,7 @@ def _described(cell: Mapping[str, Any], varying: Sequence[str]) -> list[str]:
         partition = f"s{partition.get('seed')} n{partition.get('size')}"
     benchmark = " ".join(_plain(part) for part in (descriptor.get("benchmark"), partition) if part)
     model = _plain(descriptor.get("model") or NONE)
-    extras = [
-        f"{name} {_plain(_scalar(descriptor[name]))}"
-        for name in varying
-        if descriptor.get(name) is not None
-    ]
+    extras = traits(descriptor, varying)
     if descriptor.get("example"):
         extras = ["example"]
     control = _plain(descriptor.get("control") or NONE)
@@ -220,6 +268,15 @@ def _described(cell: Mapping[str, Any], varying: Sequence[str]) -> list[str]:
         f"{model} ({', '.join(extras)})" if extras else model,
         benchmark or NONE,
         control if design == "se_sd" else f"{control} ({_plain(design)})",
+    ]
+
+
+def traits(descriptor: Mapping[str, Any], names: Iterable[str]) -> list[str]:
+    """Return what a cell's descriptor says under ``names``, each with its name before it."""
+    return [
+        f"{name.replace('_', ' ')} {_plain(_scalar(descriptor[name]))}"
+        for name in names
+        if descriptor.get(name) is not None
     ]
 
 
@@ -254,11 +311,17 @@ def _disagreements(report: Mapping[str, Any]) -> str:
     counted = ", ".join(
         f"{row['disagreeing']} of {row['cells']} (from {row['threshold']} pairs)" for row in rows
     )
-    return f"Cells in which lift and RAE point in opposite directions: {counted}."
+    pending = rows[0]["pending"]
+    more = "1 more cell lacks" if pending == 1 else f"{pending} more cells lack"
+    so_far = f" Not final: {more} results of pairs." if pending else ""
+    return f"Cells in which lift and RAE point in opposite directions: {counted}.{so_far}"
 
 
-def _terms() -> list[str]:
-    return [f"{LABELS[name]}: {TERMS[name]}" for name in ("pair", "se", "sd", *_FORMATS)]
+def _terms(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the meaning of every figure that some cell has a value of."""
+    shown = [name for name in _FORMATS if any(cell[name] is not None for cell in cells)]
+    names = ("pair", "se", "sd", *shown) if cells else ()
+    return [f"{LABELS[name]}: {TERMS[name]}" for name in names]
 
 
 def _wrapped(text: str, *, indent: int = 0) -> str:

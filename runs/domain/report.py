@@ -25,6 +25,7 @@ from runs.domain.intervals import (
     clustered_tango,
     design_effect,
     eight_cells,
+    holm,
     mcnemar_exact,
     multinomial_percentile,
     sign_flip,
@@ -33,6 +34,7 @@ from runs.domain.intervals import (
 
 SCHEMA = "report/1"
 LEVEL = 0.95
+ALPHA = 0.05
 # Fewest discordant pairs (or differing tasks) with which an exact two-sided p can reach .05.
 FEWEST_DISCORDANT = 6
 
@@ -63,6 +65,8 @@ class Failure(StrEnum):
     HOST = "host"
     CONTAMINATED = "contaminated"
     PENDING = "pending"
+    # Both arms have a result, but they weren't run with equal settings.
+    UNEQUAL_PARAMETERS = "unequal_parameters"
     # The next three come from imported runs only.
     NO_RESULT = "no_result"
     MISSING = "missing"
@@ -75,6 +79,7 @@ FAILURES: Mapping[str, str] = MappingProxyType(
         Failure.HOST: "the sandbox or the host failed",
         Failure.CONTAMINATED: "a run without skills got one",
         Failure.PENDING: "the run isn't finished",
+        Failure.UNEQUAL_PARAMETERS: "the endpoint refused a parameter in one arm only",
         Failure.NO_RESULT: "the run has no result",
         Failure.MISSING: "there is no run in this arm",
         Failure.CONFLICT: "several runs disagree",
@@ -97,6 +102,13 @@ class PairRecord:
         skills: slugs of the returned skills.
         invoked: whether the SE run called the search tool; None = unknown.
         path: where the pair can be looked at, or None.
+        se_status, sd_status: how the arm's answer ended (a code of ``ANSWERS``); None = unknown.
+        malformed_decisions: replies of the SE run that should have said whether to search and
+            could not be read.
+        invalid_calls: search calls of the SE run that could not be carried out.
+        unequal: the parameters that the endpoint refused in one arm only.
+        in_process: the answers were checked in the program's own process, where a program that
+            sets out to can forge a pass.
 
     Raises:
         ValueError: an arm has both a result and a failure, or neither.
@@ -113,6 +125,12 @@ class PairRecord:
     se_failure: str | None = None
     sd_failure: str | None = None
     path: str | None = None
+    se_status: str | None = None
+    sd_status: str | None = None
+    malformed_decisions: int = 0
+    invalid_calls: int = 0
+    unequal: tuple[str, ...] = ()
+    in_process: bool = False
 
     def __post_init__(self) -> None:
         for arm, result, failure in (
@@ -136,6 +154,17 @@ class CellRecord:
     descriptor: Mapping[str, Any]
     pairs: tuple[PairRecord, ...]
 
+
+# How an answer can end but by being given, in words that follow "3 of 12 SE answers".
+ANSWERED = "answered"
+ANSWERS: Mapping[str, str] = MappingProxyType(
+    {
+        "truncated": "were cut off at the limit of tokens",
+        "filtered": "were cut off by the endpoint's content filter",
+        "context_overflow": "are empty: the context overflowed",
+        "empty": "are empty: the model gave none",
+    }
+)
 
 # What each figure means, in one plain sentence; shown wherever the figure stands.
 TERMS: Mapping[str, str] = MappingProxyType(
@@ -180,6 +209,14 @@ TERMS: Mapping[str, str] = MappingProxyType(
             "Exact McNemar test: how often chance alone would split won and lost at least this "
             "unevenly."
         ),
+        "p": (
+            "How often chance alone would give a net effect this large: McNemar's exact test, or "
+            "the sign-flip test over tasks where tasks repeat."
+        ),
+        "p_adjusted": (
+            "The same p after Holm's correction for all cells that were planned; cells with too "
+            "few pairs keep 1."
+        ),
         "sign_disagreement": "Lift and RAE point in opposite directions.",
         "reportable": (
             "The cell enters counts of sign disagreements: at least 10 pairs where a skill was "
@@ -219,6 +256,8 @@ LABELS: Mapping[str, str] = MappingProxyType(
         "b": "won",
         "c": "lost",
         "mcnemar_p": "McNemar p",
+        "p": "p",
+        "p_adjusted": "p, Holm",
         "sign_disagreement": "signs disagree",
         "skipped_effect": "skipped effect",
     }
@@ -243,6 +282,7 @@ def build_report(
     preset: str = Preset.DEFAULT,
     failure_policy: str = FailurePolicy.CENSOR,
     notices: Sequence[str] = (),
+    cancelled: bool = False,
 ) -> dict[str, Any]:
     """Return the report/1 dict; equal data give byte-identical canonical JSON.
 
@@ -252,6 +292,7 @@ def build_report(
         preset: ``default`` or ``paper``: which interval.
         failure_policy: ``censor`` or ``incorrect``: what a failed model call means.
         notices: what every reader must be told, such as ``demonstration model``.
+        cancelled: nothing more will be run, so that what is pending stays so.
 
     Raises:
         ValueError: an unknown preset or policy, two cells with one descriptor, two pairs with
@@ -260,7 +301,10 @@ def build_report(
     """
     chosen, policy = Preset(preset), FailurePolicy(failure_policy)
     ordered = _in_order(cells)
-    built = [_Cell(record, preset=chosen, policy=policy) for record in ordered]
+    built = [_Cell(record, preset=chosen, policy=policy, cancelled=cancelled) for record in ordered]
+    for cell in built:
+        cell.compute()
+    _adjust(built)
     report: dict[str, Any] = {
         "schema": SCHEMA,
         "experiment": dict(experiment),
@@ -290,6 +334,12 @@ def headline(cell: Mapping[str, Any]) -> str:
     design = cell["cell"].get("design", "se_sd")
     if not cell["complete"]:
         settled = cell["n_pairs"] + cell["n_censored"]
+        if cell["cancelled"]:
+            return (
+                f"Cancelled with {settled} of {_plural(cell['n_planned'], 'pair')} settled: of "
+                f"{_tasks(cell, cell['n_cond'])} where {_CONDITION.get(design, _RETURNED)}, "
+                f"{_won_lost(cell)}; a part of the pairs gives no figures"
+            )
         return (
             f"{settled} of {_plural(cell['n_planned'], 'pair')} settled so far: of "
             f"{_tasks(cell, cell['n_cond'])} where {_CONDITION.get(design, _RETURNED)}, "
@@ -442,8 +492,11 @@ class _Group:
 class _Cell:
     """Everything the report says of one cell."""
 
-    def __init__(self, record: CellRecord, *, preset: Preset, policy: FailurePolicy) -> None:
+    def __init__(
+        self, record: CellRecord, *, preset: Preset, policy: FailurePolicy, cancelled: bool
+    ) -> None:
         self.record = record
+        self.cancelled = cancelled
         self.preset = preset
         self.policy = policy
         self.settled = _settled(record.pairs, policy)
@@ -468,13 +521,32 @@ class _Cell:
     def counts_in_prevalence(self) -> bool:
         return self.complete and self.design == "se_sd" and not self.is_example
 
-    def as_dict(self) -> dict[str, Any]:
+    @property
+    def p_in_family(self) -> float:
+        """The p value that the cell brings to the family of all cells: 1 without evidence."""
+        enough = self.counts.retrieved.n >= effects.REPORTING_THRESHOLD
+        found: float | None = self.values["p"]
+        return 1.0 if found is None or not enough else found
+
+    def compute(self) -> None:
+        """Compute every figure that the cell has by itself."""
         self._put_counts()
+        self._put_answers()
         self._put_effects()
         self._put_intervals()
         self._put_test()
         self._put_signs()
         self.values["failure_readings"] = self._failure_readings()
+        self.values["checked_in_process"] = self._checked_in_process()
+
+    def put_adjusted(self, p: float, *, family: int) -> None:
+        """Set the p value after the correction for ``family`` cells."""
+        self.values["p_adjusted"] = None if self.values["p"] is None else p
+        self.values["n_family"] = family
+        if "p" in self.undefined:
+            self.undefined["p_adjusted"] = self.undefined["p"]
+
+    def as_dict(self) -> dict[str, Any]:
         cell = {"cell": dict(self.record.descriptor), **self.values, "undefined": self.undefined}
         cell["notes"] = self._notes(cell)
         cell["headline"] = headline(cell)
@@ -526,6 +598,7 @@ class _Cell:
         invoked = [item.pair.invoked for item in self.settled]
         self.values |= {
             "complete": self.complete,
+            "cancelled": self.cancelled,
             "n_planned": len(pairs),
             "n_pairs": counts.all.n,
             "n_pending": self.n_pending,
@@ -548,6 +621,25 @@ class _Cell:
         for prefix, group in groups:
             for letter in "abcd":
                 self.values[prefix + letter] = getattr(group, letter)
+
+    def _put_answers(self) -> None:
+        pairs = [item.pair for item in self.settled]
+        self.values |= {
+            "answers": {
+                "se": _tally(pair.se_status for pair in pairs),
+                "sd": _tally(pair.sd_status for pair in pairs),
+            },
+            "n_malformed_decisions": sum(pair.malformed_decisions for pair in pairs),
+            "n_invalid_calls": sum(pair.invalid_calls for pair in pairs),
+        }
+
+    def _checked_in_process(self) -> dict[str, Any] | None:
+        if not self.complete or not any(item.pair.in_process for item in self.settled):
+            return None
+        return {
+            name: _reading(_cell_counts([s for s in self.settled if s.pair.in_process is state]))
+            for name, state in (("only", True), ("without", False))
+        }
 
     def _put_effects(self) -> None:
         for name, figure in _FIGURES.items():
@@ -595,7 +687,10 @@ class _Cell:
         if _Group(self.retrieved.settled + self.skipped.settled).repeats:
             return Undefined.TASKS_REPEAT, None
         found = eight_cells(
-            retrieved=self.counts.retrieved, skipped=self.counts.skipped, level=LEVEL
+            retrieved=self.counts.retrieved,
+            skipped=self.counts.skipped,
+            unknown=self.counts.unknown,
+            level=LEVEL,
         )
         return found.intervals or Undefined.RESAMPLES_DROPPED, found.dropped
 
@@ -652,17 +747,44 @@ class _Cell:
         notes = {
             "example": self.is_example and _EXAMPLE_NOTE.format(source=cell["cell"].get("source")),
             "incomplete": not self.complete
-            and f"{_plural(self.n_pending, 'pair')} still pending: counts only until all settle.",
+            and f"{_plural(self.n_pending, 'pair')} "
+            + (
+                "never ended." if self.cancelled else "still pending: counts only until all settle."
+            ),
             "censored": cell["n_censored"] and _censored_note(cell),
+            "unequal_parameters": self._unequal_note(),
             "calls_counted_wrong": any(item.supplied for item in self.settled)
             and f"Failed model calls count as wrong in "
             f"{_plural(sum(item.supplied for item in self.settled), 'pair')}.",
+            "unusual_answers": _answers_note(cell),
+            "malformed_decisions": cell["n_malformed_decisions"]
+            and f"{_plural(cell['n_malformed_decisions'], 'decision')} of SE runs could not be "
+            "read; such a run answers without a further search.",
+            "invalid_calls": cell["n_invalid_calls"]
+            and f"{_plural(cell['n_invalid_calls'], 'search call')} of SE runs could not be "
+            "carried out.",
+            "checked_in_process": cell["checked_in_process"] and _in_process_note(cell),
             "unknown_retrieval": self.counts.unknown.n and _unknown_note(cell),
             "several_pairs_per_task": cell["design_effect"] is not None and _repeats_note(cell),
+            "not_the_papers_interval": self.preset is Preset.PAPER
+            and cell["design_effect"] is not None
+            and "The paper's interval is for one pair a task, so this one is Tango's with the "
+            "design effect.",
             "few_discordant": cell["p"] is not None and self._few_discordant_note(cell),
             "interval_and_test_disagree": cell["p"] is not None and _disagreement_note(cell),
+            "several_cells": cell["p"] is not None and _family_note(cell),
         }
         return [{"code": code, "text": text} for code, text in notes.items() if text]
+
+    def _unequal_note(self) -> str | None:
+        pairs = [pair for pair in self.record.pairs if pair.unequal]
+        if not pairs:
+            return None
+        names = ", ".join(sorted({name for pair in pairs for name in pair.unequal}))
+        return (
+            f"In {_plural(len(pairs), 'pair')} the endpoint refused {names} in one arm only: the "
+            "arms differ in more than skills there, so nothing of them counts."
+        )
 
     def _few_discordant_note(self, cell: Mapping[str, Any]) -> str | None:
         if cell["mcnemar_descriptive"]:
@@ -723,12 +845,42 @@ def _why_no_rae(cell: Mapping[str, Any]) -> str:
 
 
 def _censored_note(cell: Mapping[str, Any]) -> str:
-    arms = [
-        f"{arm.upper()}: " + ", ".join(f"{FAILURES[code]} ({n})" for code, n in tally.items())
-        for arm, tally in cell["censored"].items()
-        if tally
-    ]
-    return f"{_plural(cell['n_censored'], 'pair')} left out ({'; '.join(arms)})."
+    unequal = Failure.UNEQUAL_PARAMETERS
+    reasons = []
+    for arm, tally in cell["censored"].items():
+        found = [f"{FAILURES[code]} ({n})" for code, n in tally.items() if code != unequal]
+        if found:
+            reasons.append(f"{arm.upper()}: " + ", ".join(found))
+    # It is of the pair, not of an arm.
+    times = max(tally.get(unequal, 0) for tally in cell["censored"].values())
+    if times:
+        reasons.append(f"{FAILURES[unequal]} ({times})")
+    return f"{_plural(cell['n_censored'], 'pair')} left out ({'; '.join(reasons)})."
+
+
+def _answers_note(cell: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{tally[status]} of {sum(tally.values())} {arm.upper()} answers {words}."
+        for arm, tally in cell["answers"].items()
+        for status, words in ANSWERS.items()
+        if status in tally
+    )
+
+
+def _in_process_note(cell: Mapping[str, Any]) -> str:
+    only, without = cell["checked_in_process"]["only"], cell["checked_in_process"]["without"]
+    rest = "there is no RAE" if without["rae"] is None else f"RAE is {without['rae']:+.1f}"
+    return (
+        f"The answers of {_plural(only['n_pairs'], 'pair')} were checked in the program's own "
+        f"process, where a pass can be forged: {only['b']} won and {only['c']} lost of "
+        f"{only['n_cond']} where a skill was returned. Without them {rest}."
+    )
+
+
+def _family_note(cell: Mapping[str, Any]) -> str | None:
+    if cell["n_family"] < 2 or cell["n_cond"] < effects.REPORTING_THRESHOLD:
+        return None
+    return f"After Holm's correction for {cell['n_family']} cells p = {cell['p_adjusted']:.3g}."
 
 
 def _unknown_note(cell: Mapping[str, Any]) -> str:
@@ -743,12 +895,13 @@ def _repeats_note(cell: Mapping[str, Any]) -> str:
     return (
         f"{cell['n_cond']} pairs come from {_plural(cell['n_tasks_cond'], 'task')}: the interval "
         f"allows for it (design effect {cell['design_effect']:.2f}), the test is the sign-flip "
-        "test over tasks, and McNemar's p is descriptive only."
+        f"test over tasks. McNemar's p over all pairs ({cell['mcnemar_p']:.3g}) is descriptive "
+        "only: it takes the pairs of a task for independent ones."
     )
 
 
 def _disagreement_note(cell: Mapping[str, Any]) -> str | None:
-    outside, significant = _excludes_zero(cell["rae_ci"]), cell["p"] <= 1 - LEVEL
+    outside, significant = _excludes_zero(cell["rae_ci"]), cell["p"] <= ALPHA
     if outside == significant:
         return None
     return (
@@ -803,14 +956,46 @@ def _reading(counts: CellCounts) -> dict[str, Any]:
     }
 
 
+def _adjust(cells: Sequence[_Cell]) -> None:
+    """Correct p for the family of all planned cells; a worked example is its own."""
+    family = [cell for cell in cells if not cell.is_example]
+    adjusted = holm(p_values=[cell.p_in_family for cell in family])
+    for cell, p in zip(family, adjusted, strict=True):
+        cell.put_adjusted(p, family=len(family))
+    for cell in cells:
+        if cell.is_example:
+            cell.put_adjusted(cell.p_in_family, family=1)
+
+
+def found_effect(cell: Mapping[str, Any]) -> str:
+    """Return ``won`` or ``lost`` where a report cell's test finds an effect, else an empty text.
+
+    It does when the cell is complete and has enough pairs in which a skill was returned, and p
+    is at most .05 after the correction for all cells.
+    """
+    if cell["p_adjusted"] is None or cell["p_adjusted"] > ALPHA or not cell["rae"]:
+        return ""
+    if not cell["complete"] or cell["n_cond"] < effects.REPORTING_THRESHOLD:
+        return ""
+    return "won" if cell["rae"] > 0 else "lost"
+
+
 def _sign_disagreements(cells: Sequence[_Cell]) -> list[dict[str, int]]:
     counted = [cell.counts for cell in cells if cell.counts_in_prevalence]
     found = (
         effects.prevalence(cells=counted, threshold=threshold)
         for threshold in effects.SENSITIVITY_THRESHOLDS
     )
+    pending = sum(
+        cell.design == "se_sd" and not cell.is_example and not cell.complete for cell in cells
+    )
     return [
-        {"threshold": row.threshold, "disagreeing": row.disagreeing, "cells": row.cells}
+        {
+            "threshold": row.threshold,
+            "disagreeing": row.disagreeing,
+            "cells": row.cells,
+            "pending": pending,
+        }
         for row in found
     ]
 

@@ -43,7 +43,8 @@ class RunRow:
         score: graded score, None = unknown; it decides nothing here.
         retrieved: whether a skill was returned to the run; None = unknown.
         cell: further description; rows of one description form a cell.
-        error_class: why there is no outcome, as the source names it.
+        error_class: why there is no outcome, as the source names it. With a kind of failed call
+            or host an outcome of False is none.
     """
 
     line: int
@@ -99,7 +100,7 @@ class UnmatchedReplicates(ValueError):
         more = f", and {len(counts) - 10} more tasks" if len(counts) > 10 else ""
         super().__init__(
             f"runs repeat but not every one has a replicate number, so they can't be paired "
-            f"({shown}{more}). Number the replicates, or pair by task mean (task-weighted)."
+            f"({shown}{more}). Give every run a number in the column replicate."
         )
         self.counts = tuple(counts)
 
@@ -511,6 +512,9 @@ _CALL_FAILURES = frozenset(
     {"call", "transport", "timeout", "rate_limited", "server_error", "incomplete", "bad_request"}
 )
 _HOST_FAILURES = frozenset({"host", "infra_error", "sandbox"})
+# These can also be said of a program that was checked, whose outcome 0 then is a result.
+_OF_PROGRAMS_TOO = frozenset({"timeout", "incomplete"})
+_NEVER_A_RESULT = (_CALL_FAILURES | _HOST_FAILURES) - _OF_PROGRAMS_TOO
 
 
 def _by_cell(rows: Iterable[RunRow]) -> list[tuple[dict[str, Any], list[RunRow]]]:
@@ -583,7 +587,8 @@ def _result(runs: Sequence[RunRow]) -> tuple[bool | None, Failure | None]:
     if len(runs) > 1:
         return None, Failure.CONFLICT
     row = runs[0]
-    if row.outcome is not None:
+    # Many harnesses write 0 where a call or the host failed: that is no answer that was wrong.
+    if row.outcome is not None and (row.outcome or row.error_class not in _NEVER_A_RESULT):
         return row.outcome, None
     if row.error_class in _CALL_FAILURES:
         return None, Failure.CALL

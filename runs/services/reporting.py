@@ -3,46 +3,59 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from django.db.models import Count, Max, Q, Sum
 
 from runs.domain.checking import Verdict
 from runs.domain.plan import EMBEDDED, arm_from_json
 from runs.domain.report import SCHEMA, CellRecord, PairRecord, build_report
 from runs.domain.report import Failure as NoResult
-from runs.models import Arm, Attempt, Cell, EffectReport, Experiment, Failure, Grade, PairArm
+from runs.domain.tasks import Kind
+from runs.models import (
+    Arm,
+    Attempt,
+    Cell,
+    EffectReport,
+    Experiment,
+    ExperimentStatus,
+    Failure,
+    Grade,
+    PairArm,
+    Task,
+)
 from runs.selectors import cells_of, executions_of
 from workbench.kernel.identity import sha256_of
 from workbench.kernel.leases import LeaseState
 
-# Part of what a stored report is found by: raise it when the same pairs give other figures.
-REPORT_VERSION = 1
+# Part of what a stored report is found by: raise it when the same rows give other figures.
+REPORT_VERSION = 2
 DEMONSTRATION = "demonstration model"
 UNSANDBOXED = "unsandboxed"
+TASKS_NAMED = 50
 
 
 def report_of(experiment: Experiment) -> dict[str, Any]:
     """Return the report (schema report/1, docs/report-schema.json) of what is recorded now.
 
-    The same rows give the same report; it is stored once and read back.
+    The same rows give the same report; a complete one is stored once and read back.
     """
-    cells = [cell_record(cell) for cell in cells_of(experiment)]
-    arguments = {
-        "experiment": {"slug": experiment.slug, "uid": str(experiment.uid)},
-        "preset": experiment.spec["preset"],
-        "failure_policy": experiment.spec["failure_policy"],
-        "notices": notices_of(experiment),
-    }
-    inputs = sha256_of(
-        [REPORT_VERSION, SCHEMA, arguments]
-        + [[dict(cell.descriptor), [asdict(pair) for pair in cell.pairs]] for cell in cells]
-    )
+    inputs = _inputs_sha256(experiment)
     stored = EffectReport.objects.filter(experiment=experiment, inputs_sha256=inputs).first()
     if stored:
         result: dict[str, Any] = stored.result
         return result
-    report = build_report(cells=cells, **arguments)
+    evidence = _evidence_of(list(cells_of(experiment)))
+    report = build_report(
+        experiment={"slug": experiment.slug, "uid": str(experiment.uid)},
+        cells=evidence.records(),
+        preset=experiment.spec["preset"],
+        failure_policy=experiment.spec["failure_policy"],
+        notices=_notices(experiment, evidence),
+        cancelled=experiment.status == ExperimentStatus.CANCELLED,
+    )
     if all(cell["complete"] for cell in report["cells"]):
         EffectReport.objects.get_or_create(
             experiment=experiment,
@@ -52,60 +65,10 @@ def report_of(experiment: Experiment) -> dict[str, Any]:
     return report
 
 
-def notices_of(experiment: Experiment) -> list[str]:
-    """Return what every reader of the experiment's figures must be told."""
-    notices = []
-    if any(model["base_url"] == EMBEDDED for model in experiment.spec["models"]):
-        notices.append(DEMONSTRATION)
-    attempts = Attempt.objects.filter(execution__in=executions_of(experiment))
-    if Grade.objects.filter(attempt__in=attempts, tier=UNSANDBOXED).exists():
-        notices.append("answers were checked unsandboxed")
-    contaminated = attempts.filter(failure=Failure.CONTAMINATED).count()
-    if contaminated:
-        notices.append(f"contaminated runs, left out: {contaminated}")
-    dropped: dict[str, set[str]] = defaultdict(set)
-    for model, names in (
-        attempts.filter(failure=Failure.NONE)
-        .values_list("execution__arm_spec__spec__model", "trace__dropped_parameters")
-        .distinct()
-    ):
-        dropped[model].update(names or ())
-    for model, parameters in sorted(dropped.items()):
-        if parameters:
-            notices.append(f"{model}: the endpoint refused {', '.join(sorted(parameters))}")
-    return notices
-
-
 def cell_record(cell: Cell) -> CellRecord:
     """Return the cell's descriptor and pairs as the report sees them."""
-    arms = PairArm.objects.filter(pair__cell=cell).values_list(
-        "pair__uid",
-        "pair__task__key",
-        "pair__replicate",
-        "arm",
-        "execution_id",
-        "execution__state",
-    )
-    runs = _runs(cell)
-    pairs: dict[Any, dict[str, Any]] = {}
-    for uid, task, replicate, arm, execution, state in arms:
-        pair = pairs.setdefault(uid, {"pair": str(uid), "task": task, "replicate": replicate})
-        run = runs.get(execution, _Run())
-        passed, failure = _result(run, state)
-        if arm == Arm.SE:
-            pair |= {
-                "se": passed,
-                "se_failure": failure,
-                "retrieved": run.retrieved,
-                "invoked": run.invoked,
-                "skills": tuple(run.returned_ids),
-            }
-        else:
-            pair |= {"sd": passed, "sd_failure": failure}
-    return CellRecord(
-        descriptor=descriptor_of(cell),
-        pairs=tuple(PairRecord(path=f"/pairs/{pair['pair']}/", **pair) for pair in pairs.values()),
-    )
+    (record,) = _evidence_of([cell]).records()
+    return record
 
 
 def descriptor_of(cell: Cell) -> dict[str, Any]:
@@ -117,7 +80,7 @@ def descriptor_of(cell: Cell) -> dict[str, Any]:
         "model": treatment.model,
         "endpoint": treatment.endpoint,
         "dialect": treatment.dialect,
-        "benchmark": treatment.benchmark,
+        "benchmark": f"{treatment.benchmark}@{cell.partition.benchmark.number}",
         "partition": {"size": cell.partition.size, "seed": cell.partition.seed},
         "library": f"{cell.library.slug}@{cell.library.number}" if cell.library else None,
         "control": treatment.control,
@@ -131,34 +94,196 @@ def descriptor_of(cell: Cell) -> dict[str, Any]:
     }
 
 
+def _inputs_sha256(experiment: Experiment) -> str:
+    """Return a hash that changes with every row that the report is made of, in three queries.
+
+    Attempts and grades are only ever added, and no execution changes its state without a new
+    row, a claim (which raises its fencing token), or a change of the counts by state.
+    """
+    executions = executions_of(experiment)
+    attempts = Attempt.objects.filter(execution__in=executions)
+    states = executions.aggregate(
+        claims=Sum("fencing_token"),
+        **{state.value: Count("pk", filter=Q(state=state)) for state in LeaseState},
+    )
+    added = [
+        rows.aggregate(number=Count("pk"), last=Max("pk"))
+        for rows in (attempts, Grade.objects.filter(attempt__in=attempts))
+    ]
+    cancelled = experiment.status == ExperimentStatus.CANCELLED
+    return sha256_of([REPORT_VERSION, SCHEMA, experiment.spec, cancelled, states, added])
+
+
+# --- what is recorded -------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class _Run:
     """What is recorded of one execution: its attempt that counts, or its last failure."""
 
     failure: str | None = None
     verdict: str | None = None
+    tier: str | None = None
     retrieved: bool | None = None
     invoked: bool | None = None
     returned_ids: tuple[str, ...] = ()
+    model: str = ""
+    status: str | None = None
+    dropped: frozenset[str] = frozenset()
+    malformed: int = 0
+    invalid: int = 0
 
 
-def _runs(cell: Cell) -> Mapping[int, _Run]:
-    """Return the run of each of the cell's executions; an attempt's latest grade counts."""
-    executions = PairArm.objects.filter(pair__cell=cell).values("execution")
-    verdicts = dict(
-        Grade.objects.filter(attempt__execution__in=executions)
-        .order_by("number")
-        .values_list("attempt_id", "verdict")
+@dataclass(frozen=True)
+class _ArmOfPair:
+    """One arm of a pair, and where its execution stands."""
+
+    cell: int
+    pair: str
+    task: int
+    key: str
+    replicate: int
+    arm: str
+    execution: int
+    state: str
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """All that a report of ``cells`` is made of; ``in_process`` has task keys by task."""
+
+    cells: Sequence[Cell]
+    arms: Sequence[_ArmOfPair]
+    runs: Mapping[int, _Run]
+    in_process: Mapping[int, str]
+
+    def records(self) -> list[CellRecord]:
+        """Return the cells as the report sees them, in the order of ``cells``."""
+        pairs: dict[int, dict[str, dict[str, _ArmOfPair]]] = defaultdict(dict)
+        for arm in self.arms:
+            pairs[arm.cell].setdefault(arm.pair, {})[arm.arm] = arm
+        return [
+            CellRecord(
+                descriptor=descriptor_of(cell),
+                pairs=tuple(
+                    self._pair(arms[Arm.SE], arms[Arm.SD]) for arms in pairs[cell.pk].values()
+                ),
+            )
+            for cell in self.cells
+        ]
+
+    def _pair(self, se_arm: _ArmOfPair, sd_arm: _ArmOfPair) -> PairRecord:
+        nothing = _Run()
+        se_run = self.runs.get(se_arm.execution, nothing)
+        sd_run = self.runs.get(sd_arm.execution, nothing)
+        se, se_failure = _result(se_run, se_arm.state)
+        sd, sd_failure = _result(sd_run, sd_arm.state)
+        unequal: frozenset[str] = frozenset()
+        if se is not None and sd is not None:
+            unequal = se_run.dropped ^ sd_run.dropped
+        if unequal:
+            se = sd = None
+            se_failure = sd_failure = NoResult.UNEQUAL_PARAMETERS
+        return PairRecord(
+            pair=se_arm.pair,
+            task=se_arm.key,
+            replicate=se_arm.replicate,
+            retrieved=se_run.retrieved,
+            se=se,
+            sd=sd,
+            skills=se_run.returned_ids,
+            invoked=se_run.invoked,
+            se_failure=se_failure,
+            sd_failure=sd_failure,
+            path=f"/pairs/{se_arm.pair}/",
+            se_status=se_run.status,
+            sd_status=sd_run.status,
+            malformed_decisions=se_run.malformed,
+            invalid_calls=se_run.invalid,
+            unequal=tuple(sorted(unequal)),
+            in_process=se_arm.task in self.in_process,
+        )
+
+
+def _evidence_of(cells: Sequence[Cell]) -> _Evidence:
+    """Return what is recorded of ``cells``, in four queries however many there are."""
+    arms = PairArm.objects.filter(pair__cell__in=cells)
+    rows = arms.values_list(
+        "pair__cell",
+        "pair__uid",
+        "pair__task",
+        "pair__task__key",
+        "pair__replicate",
+        "arm",
+        "execution",
+        "execution__state",
     )
-    runs = {}
-    # A failed attempt is only ever followed by another one, so the last one counts.
-    for pk, execution, failure, retrieved, invoked, returned in (
-        Attempt.objects.filter(execution__in=executions)
+    found = [
+        _ArmOfPair(cell, str(uid), task, key, replicate, arm, execution, state)
+        for cell, uid, task, key, replicate, arm, execution, state in rows
+    ]
+    return _Evidence(
+        cells=cells,
+        arms=found,
+        runs=_runs(Attempt.objects.filter(execution__in=arms.values("execution"))),
+        in_process=_in_process(cells, {arm.task for arm in found}),
+    )
+
+
+def _runs(attempts: Any) -> dict[int, _Run]:
+    """Return the run of each execution of ``attempts``; an attempt's latest grade counts."""
+    grades = {
+        attempt: (verdict, tier)
+        for attempt, verdict, tier in Grade.objects.filter(attempt__in=attempts.values("pk"))
         .order_by("number")
-        .values_list("pk", "execution_id", "failure", "retrieved", "invoked", "returned_ids")
+        .values_list("attempt", "verdict", "tier")
+    }
+    runs = {}
+    # A failed attempt is only ever followed by another one, so the last one counts. Of the
+    # trace, which holds every message, only what is named here leaves the database.
+    for pk, execution, failure, retrieved, invoked, returned, model, *trace in attempts.order_by(
+        "number"
+    ).values_list(
+        "pk",
+        "execution",
+        "failure",
+        "retrieved",
+        "invoked",
+        "returned_ids",
+        "execution__arm_spec__spec__model",
+        "trace__status",
+        "trace__dropped_parameters",
+        "trace__malformed_decisions",
+        "trace__searches",
     ):
-        runs[execution] = _Run(failure, verdicts.get(pk), retrieved, invoked, tuple(returned))
+        status, dropped, malformed, searches = trace
+        verdict, tier = grades.get(pk, (None, None))
+        runs[execution] = _Run(
+            failure=failure,
+            verdict=verdict,
+            tier=tier,
+            retrieved=retrieved,
+            invoked=invoked,
+            returned_ids=tuple(map(str, returned)),
+            model=model or "",
+            status=status,
+            dropped=frozenset(dropped or ()),
+            malformed=malformed or 0,
+            invalid=sum(not search.get("valid", True) for search in searches or ()),
+        )
     return runs
+
+
+def _in_process(cells: Iterable[Cell], tasks: set[int]) -> dict[int, str]:
+    """Return the keys of the tasks whose answers are checked in the program's own process."""
+    found = Task.objects.filter(
+        benchmark__in={cell.partition.benchmark_id for cell in cells},
+        kind=Kind.CODE,
+        checker__mode="asserts",
+    ).values_list("pk", "key", "checker__checker_isolation")
+    return {
+        pk: key for pk, key, isolation in found if pk in tasks and isolation in (None, "in_process")
+    }
 
 
 def _result(run: _Run, state: str) -> tuple[bool | None, str | None]:
@@ -170,3 +295,40 @@ def _result(run: _Run, state: str) -> tuple[bool | None, str | None]:
     if run.failure in (Failure.CALL, Failure.CONTAMINATED):
         return None, run.failure
     return None, NoResult.HOST
+
+
+# --- what every reader must be told -----------------------------------------------
+
+
+def is_demonstration(spec: Mapping[str, Any]) -> bool:
+    """Return whether an experiment's stored spec runs the demonstration model."""
+    return any(model["base_url"] == EMBEDDED for model in spec["models"])
+
+
+def _notices(experiment: Experiment, evidence: _Evidence) -> list[str]:
+    notices = []
+    runs = evidence.runs.values()
+    if is_demonstration(experiment.spec):
+        notices.append(DEMONSTRATION)
+    if any(run.tier == UNSANDBOXED for run in runs):
+        notices.append("answers were checked unsandboxed")
+    if evidence.in_process:
+        keys = sorted(evidence.in_process.values())
+        more = f" and {len(keys) - TASKS_NAMED} more" if len(keys) > TASKS_NAMED else ""
+        notices.append(
+            "checked in the program's own process, where a pass can be forged: "
+            f"{', '.join(keys[:TASKS_NAMED])}{more}"
+        )
+    contaminated = sum(run.failure == Failure.CONTAMINATED for run in runs)
+    if contaminated:
+        notices.append(f"contaminated runs, left out: {contaminated}")
+    dropped: dict[str, set[str]] = defaultdict(set)
+    for run in runs:
+        if run.failure == Failure.NONE:
+            dropped[run.model] |= run.dropped
+    notices += [
+        f"{model}: the endpoint refused {', '.join(sorted(names))}"
+        for model, names in sorted(dropped.items())
+        if names
+    ]
+    return notices

@@ -16,7 +16,7 @@ from runs.models import Cell
 from runs.selectors import cells_of
 from runs.services.reporting import cell_record, report_of
 from runs.views.experiments import experiment_or_404, is_demonstration, other_notices
-from runs.views.figures import WORDS, CellView, cell_view
+from runs.views.figures import WORDS, CellView, cell_view, telling_apart
 from workbench.kernel.pages import render_page
 from workbench.kernel.roles import unblinded_only
 
@@ -70,6 +70,7 @@ class CellPage:
     notices: tuple[str, ...]
     cell: CellView
     arms: tuple[ArmRow, ...]
+    unequal: int
     rows: tuple[PairRow, ...]
     found: int
     shown_from: int
@@ -112,8 +113,9 @@ def cell(request: HttpRequest, slug: str, sha12: str) -> HttpResponse:
             experiment_url=reverse("experiment", kwargs={"slug": slug}),
             demonstration=is_demonstration(report),
             notices=other_notices(report),
-            cell=cell_view(slug, figures),
+            cell=cell_view(slug, figures, names=telling_apart(report)),
             arms=_arms(found),
+            unequal=figures["censored"]["se"].get(Failure.UNEQUAL_PARAMETERS, 0),
             rows=tuple(shown),
             found=len(rows),
             shown_from=start + 1 if shown else 0,

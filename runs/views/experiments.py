@@ -75,11 +75,15 @@ class Download:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Of ``cells`` cells with at least ``threshold`` pairs, how many have opposite signs."""
+    """Of ``cells`` cells with at least ``threshold`` pairs, how many have opposite signs.
+
+    ``pending`` cells may still join them.
+    """
 
     threshold: int
     disagreeing: int
     cells: int
+    pending: int
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,7 @@ class ExperimentPage:
     lost: Quadrant | None
     caveat: str
     preset: str
+    intervals: tuple[str, ...]
     failure_policy: str
     report_sha256: str
     downloads: tuple[Download, ...]
@@ -208,6 +213,7 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
             lost=most_lost(cells) if progress.status == ExperimentStatus.FINISHED else None,
             caveat=report["caveat"],
             preset=report["preset"],
+            intervals=tuple(dict.fromkeys(c.rae_interval.method for c in cells)),
             failure_policy=report["failure_policy"],
             report_sha256=report["report_sha256"],
             downloads=downloads(slug),

@@ -11,10 +11,25 @@ from urllib.parse import urlencode
 from django.urls import reverse
 
 from runs.domain.effects import Transition
-from runs.domain.render import interval, p_value, percent, points
-from runs.domain.report import LABELS, NOT_REPORTABLE, TERMS, NotReportable, reason_text
+from runs.domain.render import (
+    differing,
+    interval,
+    interval_method,
+    p_method,
+    p_value,
+    percent,
+    points,
+    traits,
+)
+from runs.domain.report import (
+    LABELS,
+    NOT_REPORTABLE,
+    TERMS,
+    NotReportable,
+    found_effect,
+    reason_text,
+)
 
-SIGNIFICANT = 0.05
 # Half the width of a strip; zero is in its middle.
 _HALF = 100.0
 _MINUS = str.maketrans("-", "−")
@@ -33,7 +48,8 @@ class Figure:
 
     Attributes:
         sense: ``won`` or ``lost`` where it counts such pairs or shows an effect: RAE by its
-            test, the others where their interval leaves 0 out.
+            test and the evidence there is, the others where their interval leaves 0 out.
+        method: how it was computed, where that isn't always the same.
     """
 
     key: str
@@ -42,6 +58,7 @@ class Figure:
     meaning: str
     reason: str = ""
     sense: str = ""
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -98,7 +115,11 @@ class Note:
 
 @dataclass(frozen=True)
 class CellView:
-    """Everything a page says of one cell of a report."""
+    """Everything a page says of one cell of a report.
+
+    Attributes:
+        traits: what else tells it from the report's other cells, such as ``k 3``.
+    """
 
     anchor: str
     model: str
@@ -106,16 +127,18 @@ class CellView:
     partition: str
     control: str
     design: str
+    traits: tuple[str, ...]
     url: str
     headline: str
     complete: bool
+    cancelled: bool
     enough: bool
     remark: str
     sense: str
     figures: tuple[Figure, ...]
     rae: Figure
     rae_interval: Figure
-    p: str
+    p: Figure
     lift: Figure
     lift_interval: Figure
     strip: Strip | None
@@ -132,7 +155,12 @@ class CellView:
     @property
     def name(self) -> str:
         """The cell in one line."""
-        return " · ".join(part for part in (self.model, self.benchmark, self.control) if part)
+        return " · ".join(part for part in (self.model, self.about) if part)
+
+    @property
+    def about(self) -> str:
+        """The name without the model."""
+        return " · ".join(part for part in (self.benchmark, self.control, *self.traits) if part)
 
 
 # What each column of the cells table shows, in order; the interval stands with its RAE.
@@ -148,7 +176,7 @@ COLUMNS = (
     "rae_ci",
     "b",
     "c",
-    "mcnemar_p",
+    "p",
     "sign_disagreement",
 )
 UNITS: Mapping[str, str] = {
@@ -164,7 +192,7 @@ UNITS: Mapping[str, str] = {
     "rae_ci": "points",
     "b": "count",
     "c": "count",
-    "mcnemar_p": "exact",
+    "p": "exact",
     "sign_disagreement": "lift, RAE",
     "skipped_effect": "points",
 }
@@ -189,11 +217,34 @@ _EFFECTS = ("aggregate_lift", "selection_gap", "oae", "rae", "skipped_effect")
 def cell_views(slug: str, report: Mapping[str, Any]) -> tuple[CellView, ...]:
     """Return the report's cells; their strips share one axis so that they can be compared."""
     limit = _axis([cell["rae_ci"] for cell in report["cells"]])
-    return tuple(cell_view(slug, cell, limit=limit) for cell in report["cells"])
+    names = telling_apart(report)
+    return tuple(cell_view(slug, cell, limit=limit, names=names) for cell in report["cells"])
 
 
-def cell_view(slug: str, cell: Mapping[str, Any], *, limit: int | None = None) -> CellView:
-    """Return one cell of a report for a page; an empty ``slug`` gives no links."""
+def telling_apart(report: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the descriptor keys that a name needs so that no two cells share it."""
+    cells = [cell["cell"] for cell in report["cells"] if not cell["cell"].get("example")]
+    beside = [
+        name
+        for name in ("partition", "design")
+        if any(cell.get(name) != cells[0].get(name) for cell in cells)
+    ]
+    return (*beside, *differing(report["cells"]))
+
+
+def cell_view(
+    slug: str,
+    cell: Mapping[str, Any],
+    *,
+    limit: int | None = None,
+    names: Sequence[str] = (),
+) -> CellView:
+    """Return one cell of a report for a page; an empty ``slug`` gives no links.
+
+    Args:
+        limit: end of the strips' axis; None fits it to this cell.
+        names: see ``telling_apart``.
+    """
     about = cell["cell"]
     sha12 = about.get("sha12", "example")
     url = (
@@ -202,7 +253,7 @@ def cell_view(slug: str, cell: Mapping[str, Any], *, limit: int | None = None) -
     # Without any retrieved pair there is no figure that evidence could be short for.
     enough = not cell["n_cond"] or cell["not_reportable"] != NotReportable.FEW_RETRIEVED
     remark = _remark(cell)
-    sense = _rae_sense(cell) if enough else ""
+    sense = found_effect(cell)
     figures = {key: figure(cell, key) for key in (*COLUMNS, "selection_gap", "skipped_effect")}
     limit = limit or _axis([cell["rae_ci"], cell["aggregate_lift_ci"]])
     return CellView(
@@ -212,16 +263,18 @@ def cell_view(slug: str, cell: Mapping[str, Any], *, limit: int | None = None) -
         partition=_partition(about.get("partition")),
         control=str(about.get("control") or ""),
         design=str(about.get("design", "se_sd")),
+        traits=_traits(about, names),
         url=url,
         headline=cell["headline"],
         complete=cell["complete"],
+        cancelled=cell["cancelled"],
         enough=enough,
         remark=remark,
         sense=sense,
         figures=tuple(figures[key] for key in COLUMNS),
         rae=figures["rae"],
         rae_interval=figures["rae_ci"],
-        p=p_value(cell["p"]),
+        p=figures["p"],
         lift=figures["aggregate_lift"],
         lift_interval=figure(cell, "aggregate_lift_ci"),
         strip=_strip(cell["rae"], cell["rae_ci"], limit, sense),
@@ -256,7 +309,7 @@ def figure(cell: Mapping[str, Any], key: str) -> Figure:
     code = cell["undefined"].get(key)
     sense = sense_of(cell.get(f"{key}_ci")) if key in _EFFECTS else ""
     if key == "rae":
-        sense = _rae_sense(cell)
+        sense = found_effect(cell)
     if key in _COUNTED and value:
         sense = _COUNTED[key]
     return Figure(
@@ -266,14 +319,16 @@ def figure(cell: Mapping[str, Any], key: str) -> Figure:
         meaning=TERMS.get(key, ""),
         reason=reason_text(code) if code else "",
         sense=sense,
+        method=_method(cell, key),
     )
 
 
-def _rae_sense(cell: Mapping[str, Any]) -> str:
-    """Return RAE's sign as a word where its test finds an effect: the page follows p."""
-    if cell["p"] is None or cell["p"] > SIGNIFICANT or not cell["rae"]:
+def _method(cell: Mapping[str, Any], key: str) -> str:
+    if cell[key] is None:
         return ""
-    return "won" if cell["rae"] > 0 else "lost"
+    if key == "p":
+        return p_method(cell["p_method"])
+    return interval_method(cell[key]) if key.endswith("_ci") else ""
 
 
 def sense_of(ci: Mapping[str, Any] | None) -> str:
@@ -290,7 +345,7 @@ def _text(key: str, value: Any) -> str:
         return points(value).translate(_MINUS)
     if key in ("coverage", "se_accuracy", "sd_accuracy"):
         return percent(value)
-    if key == "mcnemar_p":
+    if key == "p":
         return p_value(value)
     if key == "sign_disagreement":
         return "–" if value is None else "yes" if value else "no"
@@ -348,6 +403,12 @@ def _matrix(cell: Mapping[str, Any], key: str, title: str, prefix: str, url: str
         lost=quadrant(Transition.HARMFUL),
         both_fail=quadrant(Transition.BOTH_FAIL),
     )
+
+
+def _traits(about: Mapping[str, Any], names: Sequence[str]) -> tuple[str, ...]:
+    partition = _partition(about.get("partition")) if "partition" in names else ""
+    others = traits(about, [name for name in names if name != "partition"])
+    return (*([partition] if partition else []), *others)
 
 
 def _partition(value: Any) -> str:

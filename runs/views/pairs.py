@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -165,7 +165,8 @@ def pair(request: HttpRequest, uid: UUID) -> HttpResponse:
     runs = _runs(found)
     outcome = Outcome.objects.filter(pair=found).order_by("-pk").first()
     experiment = found.cell.experiment
-    transition = outcome.transition if outcome else ""
+    unequal = _unequal(runs)
+    transition = outcome.transition if outcome and not unequal else ""
     treatment = arm_from_json(found.cell.treatment.spec)
     cell_url = reverse("cell", kwargs={"slug": experiment.slug, "sha12": found.cell.sha256[:12]})
     calls, left_out = _calls(runs)
@@ -186,8 +187,8 @@ def pair(request: HttpRequest, uid: UUID) -> HttpResponse:
             cell_url=cell_url,
             alike_url=f"{cell_url}?transition={transition}#pairs" if transition else "",
             transition=transition,
-            word=WORDS.get(transition, "no joint result yet"),
-            meaning=_meaning(transition),
+            word="left out" if unequal else WORDS.get(transition, "no joint result yet"),
+            meaning=_unequal_meaning(unequal) if unequal else _meaning(transition),
             retrieved=_retrieved(runs.get(Arm.SE)),
             gold=tuple(map(str, found.task.gold_skills)),
             prompt=_text(found, "prompt", found.task.prompt, "text"),
@@ -264,6 +265,21 @@ def _runs(found: Pair) -> dict[str, _Run]:
             grades=len(given),
         )
     return runs
+
+
+def _unequal(runs: Mapping[str, _Run]) -> tuple[str, ...]:
+    """Return the parameters that the endpoint refused in one arm only, of two that answered."""
+    answered = [run for run in runs.values() if run.attempt and not run.attempt.failure]
+    if len(answered) < len(Arm):
+        return ()
+    one, other = (set(run.trace.get("dropped_parameters") or ()) for run in answered)
+    return tuple(sorted(one ^ other))
+
+
+def _unequal_meaning(names: Sequence[str]) -> str:
+    return (
+        f"The endpoint refused {', '.join(names)} in one arm only, so the arms can't be compared."
+    )
 
 
 def _calls(runs: Mapping[str, _Run]) -> tuple[tuple[CallRow, ...], int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import urlencode
 
 from django.db.models import OuterRef, Subquery
@@ -13,12 +14,16 @@ from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from runs.domain.effects import Transition
+from runs.domain.plan import EMBEDDED
+from runs.domain.render import differing, traits
 from runs.models import Arm, Attempt, Cell, Failure, Outcome, PairArm
+from runs.services.reporting import descriptor_of
 from skills.selectors import (
     SkillRecord,
     VersionRecord,
     skill_record,
     skill_records,
+    version_numbers,
     version_records,
 )
 from workbench.kernel.pages import render_page
@@ -28,11 +33,13 @@ from workbench.kernel.roles import unblinded_only
 SHOWN = 8_000
 DESCRIPTION_SHOWN = 1_000
 VERSIONS_SHOWN = 5
+# Where the search returned the best matches; what a stand-in returned says nothing of a skill.
+COUNTED_CONTROL = "normal"
 
 
 @dataclass
 class Returned:
-    """Pairs whose SE run was given a skill, by their joint result."""
+    """Pairs whose SE run was given a version of a skill, by their joint result."""
 
     pairs: int = 0
     won: int = 0
@@ -42,10 +49,11 @@ class Returned:
 
 @dataclass(frozen=True)
 class SkillRow:
-    """One line of the list of skills."""
+    """One line of the list of skills: a version that was returned, or the newest one."""
 
     slug: str
     name: str
+    version: int
     type: str
     status: str
     validity: str
@@ -59,10 +67,12 @@ class SkillRow:
 
 @dataclass(frozen=True)
 class SkillsPage:
-    """Every skill that was imported."""
+    """Every skill that was imported, each returned version by itself."""
 
     rows: tuple[SkillRow, ...]
+    skills: int
     returned_somewhere: int
+    demonstration: bool
 
 
 @dataclass(frozen=True)
@@ -71,6 +81,8 @@ class WhereRow:
 
     experiment: str
     cell: str
+    version: int
+    demonstration: bool
     pairs: int
     alone: int
     won: int
@@ -78,6 +90,17 @@ class WhereRow:
     url: str
     won_url: str
     lost_url: str
+
+
+@dataclass(frozen=True)
+class VersionTotal:
+    """What came of the pairs in which one version was returned."""
+
+    number: int
+    pairs: int
+    alone: int
+    won: int
+    lost: int
 
 
 @dataclass(frozen=True)
@@ -109,10 +132,8 @@ class SkillPage:
     status: str
     validity: str
     libraries: tuple[str, ...]
-    pairs: int
-    alone: int
-    won: int
-    lost: int
+    demonstration: bool
+    totals: tuple[VersionTotal, ...]
     where: tuple[WhereRow, ...]
     versions: tuple[VersionView, ...]
     versions_left_out: int
@@ -122,13 +143,24 @@ class SkillPage:
 @unblinded_only
 def skills(request: HttpRequest) -> HttpResponse:
     """Show every skill with what came of the pairs it was returned in."""
-    totals: dict[str, Returned] = defaultdict(Returned)
+    totals: dict[str, dict[int, Returned]] = defaultdict(lambda: defaultdict(Returned))
+    demonstration = False
     for given in _given():
-        for slug in given.slugs:
-            _count(totals[slug], given)
-    rows = tuple(_skill_row(record, totals[record.slug]) for record in skill_records())
+        demonstration |= given.demonstration
+        for slug, version in given.versions.items():
+            _count(totals[slug][version], given)
+    records = skill_records()
+    rows = tuple(
+        _skill_row(record, version, total)
+        for record in records
+        for version, total in sorted(
+            totals.get(record.slug, {record.versions: Returned()}).items(), reverse=True
+        )
+    )
     return render_page(
-        request, "runs/skills.html", SkillsPage(rows, sum(row.pairs > 0 for row in rows))
+        request,
+        "runs/skills.html",
+        SkillsPage(rows, len(records), len(totals), demonstration),
     )
 
 
@@ -139,11 +171,15 @@ def skill(request: HttpRequest, slug: str) -> HttpResponse:
     record = skill_record(slug)
     if record is None:
         raise Http404
-    total = Returned()
+    totals: dict[int, Returned] = defaultdict(Returned)
     by_cell: dict[int, Returned] = defaultdict(Returned)
+    demonstration = False
+    version_in: dict[int, int] = {}
     for given in _given():
-        if slug in given.slugs:
-            _count(total, given)
+        if slug in given.versions:
+            version_in[given.cell] = given.versions[slug]
+            demonstration |= given.demonstration
+            _count(totals[given.versions[slug]], given)
             _count(by_cell[given.cell], given)
     versions = version_records(slug)
     return render_page(
@@ -157,11 +193,12 @@ def skill(request: HttpRequest, slug: str) -> HttpResponse:
             status=record.status,
             validity=record.validity,
             libraries=record.libraries,
-            pairs=total.pairs,
-            alone=total.alone,
-            won=total.won,
-            lost=total.lost,
-            where=_where(slug, by_cell),
+            demonstration=demonstration,
+            totals=tuple(
+                VersionTotal(number, total.pairs, total.alone, total.won, total.lost)
+                for number, total in sorted(totals.items(), reverse=True)
+            ),
+            where=_where(slug, by_cell, version_in),
             versions=tuple(_version(slug, version) for version in versions[:VERSIONS_SHOWN]),
             versions_left_out=max(0, len(versions) - VERSIONS_SHOWN),
         ),
@@ -173,44 +210,76 @@ def skill(request: HttpRequest, slug: str) -> HttpResponse:
 
 @dataclass(frozen=True)
 class _Given:
-    """One pair whose SE run was given skills, with its latest joint result or an empty text."""
+    """One pair whose SE run was given skills, with its latest joint result or an empty text.
+
+    Attributes:
+        versions: the number of the given version of each skill, by slug.
+    """
 
     cell: int
-    slugs: frozenset[str] = field(default_factory=frozenset)
+    demonstration: bool
+    versions: Mapping[str, int] = field(default_factory=dict)
     transition: str = ""
 
 
 def _given() -> Iterator[_Given]:
-    """Yield every pair whose SE run was given skills: two queries, whatever there is."""
+    """Yield every pair whose SE run was given skills: five queries, whatever there is."""
     given = {
-        execution: frozenset(map(str, slugs))
+        execution: tuple(map(str, slugs))
         for execution, slugs in Attempt.objects.filter(
             failure=Failure.NONE, retrieved=True
         ).values_list("execution", "returned_ids")
     }
+    cells = {
+        cell: (library, endpoint == EMBEDDED)
+        for cell, library, endpoint in Cell.objects.filter(
+            treatment__spec__control=COUNTED_CONTROL
+        ).values_list("pk", "library", "treatment__spec__endpoint")
+    }
+    numbers = version_numbers({library for library, _ in cells.values() if library})
+    unequal = _unequal()
     latest = Outcome.objects.filter(pair=OuterRef("pair")).order_by("-pk").values("transition")[:1]
     arms = (
         PairArm.objects.filter(arm=Arm.SE)
         .annotate(transition=Subquery(latest))
-        .values_list("pair__cell", "execution", "transition")
+        .values_list("pair", "pair__cell", "execution", "transition")
     )
-    for cell, execution, transition in arms:
-        if execution in given:
-            yield _Given(cell, given[execution], transition or "")
+    for pair, cell, execution, transition in arms:
+        if execution in given and cell in cells:
+            library, demonstration = cells[cell]
+            yield _Given(
+                cell,
+                demonstration,
+                {slug: numbers.get((library, slug), 0) for slug in given[execution]},
+                "" if pair in unequal else transition or "",
+            )
+
+
+def _unequal() -> set[int]:
+    """Return the pairs that were won or lost with unequal settings in their arms."""
+    dropped: dict[int, dict[str, frozenset[str]]] = defaultdict(dict)
+    for pair, arm, names in PairArm.objects.filter(
+        pair__outcomes__transition__in=(Transition.HELPFUL, Transition.HARMFUL),
+        pair__outcomes__retrieved=True,
+        execution__attempts__failure=Failure.NONE,
+    ).values_list("pair", "arm", "execution__attempts__trace__dropped_parameters"):
+        dropped[pair][arm] = frozenset(names or ())
+    return {pair for pair, of_arms in dropped.items() if len(set(of_arms.values())) > 1}
 
 
 def _count(total: Returned, given: _Given) -> None:
     total.pairs += 1
     total.won += given.transition == Transition.HELPFUL
     total.lost += given.transition == Transition.HARMFUL
-    total.alone += len(given.slugs) == 1
+    total.alone += len(given.versions) == 1
 
 
-def _skill_row(record: SkillRecord, total: Returned) -> SkillRow:
+def _skill_row(record: SkillRecord, version: int, total: Returned) -> SkillRow:
     net = total.won - total.lost
     return SkillRow(
         slug=record.slug,
         name=record.name,
+        version=version,
         type=record.type,
         status=record.status,
         validity=record.validity,
@@ -223,15 +292,18 @@ def _skill_row(record: SkillRecord, total: Returned) -> SkillRow:
     )
 
 
-def _where(slug: str, by_cell: dict[int, Returned]) -> tuple[WhereRow, ...]:
-    cells = (
+def _where(
+    slug: str, by_cell: Mapping[int, Returned], version_in: Mapping[int, int]
+) -> tuple[WhereRow, ...]:
+    cells = list(
         Cell.objects.filter(pk__in=by_cell)
-        .select_related("experiment", "treatment")
+        .select_related("experiment", "treatment", "library", "partition__benchmark")
         .order_by("-experiment__created_at", "experiment__slug", "number")
     )
+    names = _names(cells)
     rows = []
     for cell in cells:
-        spec, total = cell.treatment.spec, by_cell[cell.pk]
+        total = by_cell[cell.pk]
         url = reverse("cell", kwargs={"slug": cell.experiment.slug, "sha12": cell.sha256[:12]})
 
         def pairs_url(url: str = url, **filters: str) -> str:
@@ -240,7 +312,9 @@ def _where(slug: str, by_cell: dict[int, Returned]) -> tuple[WhereRow, ...]:
         rows.append(
             WhereRow(
                 experiment=cell.experiment.slug,
-                cell=" · ".join(str(spec[k]) for k in ("model", "benchmark", "control")),
+                cell=names[cell.pk],
+                version=version_in[cell.pk],
+                demonstration=cell.treatment.spec["endpoint"] == EMBEDDED,
                 pairs=total.pairs,
                 alone=total.alone,
                 won=total.won,
@@ -251,6 +325,21 @@ def _where(slug: str, by_cell: dict[int, Returned]) -> tuple[WhereRow, ...]:
             )
         )
     return tuple(rows)
+
+
+def _names(cells: Iterable[Cell]) -> dict[int, str]:
+    """Return the cells' names; those of one experiment say what tells them apart."""
+    descriptors: dict[int, dict[int, dict[str, Any]]] = defaultdict(dict)
+    for cell in cells:
+        descriptors[cell.experiment_id][cell.pk] = descriptor_of(cell)
+    names = {}
+    for of_one in descriptors.values():
+        varying = differing([{"cell": descriptor} for descriptor in of_one.values()])
+        for pk, about in of_one.items():
+            partition = f"{about['partition']['size']} tasks, seed {about['partition']['seed']}"
+            parts = (about["model"], about["benchmark"], partition, *traits(about, varying))
+            names[pk] = " · ".join(map(str, parts))
+    return names
 
 
 def _version(slug: str, version: VersionRecord) -> VersionView:

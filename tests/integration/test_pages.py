@@ -599,11 +599,58 @@ def test_skills_are_listed_with_what_came_of_them(lead: Client, panel: Experimen
     page = Page(show(lead, reverse("skills")))
     # Letters abccdb with two-pointer returned: 6 pairs, 2 won, 2 lost.
     assert re.search(
-        r"two-pointer\s*procedure\s*candidate\s*unknown\s*coding\s*6\s*2\s*2\s*0", page.text
+        r"two-pointer\s*1\s*procedure\s*candidate\s*unknown\s*coding\s*6\s*2\s*2\s*0", page.text
     )
     assert re.search(
-        r"prefix-sum\s*procedure\s*candidate\s*unknown\s*coding\s*0\s*0\s*0\s*0", page.text
+        r"prefix-sum\s*1\s*procedure\s*candidate\s*unknown\s*coding\s*0\s*0\s*0\s*0", page.text
     )
+
+
+def test_skills_of_the_demonstration_are_shown_under_its_banner(lead: Client) -> None:
+    urls = [reverse("skills"), reverse("skill", kwargs={"slug": "two-pointer"})]
+    finished_experiment("real", retrieved="abc")
+    for url in urls:
+        assert "Demonstration model." not in show(lead, url)
+    finished_experiment("shown", retrieved="abc", model=EMBEDDED_MODEL)
+    for url in urls:
+        assert "Demonstration model." in show(lead, url)
+
+
+def test_versions_of_a_skill_are_counted_apart_and_stand_ins_not_at_all(lead: Client) -> None:
+    finished_experiment("old", retrieved="bbc")
+    changed = make_library("coding", {"two-pointer": "Another text.", "edge-case-guard": "x"})
+    finished_experiment("new", retrieved="ccccb", library=changed)
+    stand_in = finished_experiment("stand-in", retrieved="cccc", controls=("schema_empty",))
+    assert stand_in.cells.get().treatment.spec["control"] == "schema_empty"
+    text = Page(show(lead, reverse("skills"))).text
+    rows = re.findall(
+        r"two-pointer\s*(\d)\s*procedure.*?coding\s*(\d+)\s*(\d+)\s*(\d+)", text, re.S
+    )
+    assert rows == [("2", "5", "1", "4"), ("1", "3", "2", "1")]
+    page = Page(show(lead, reverse("skill", kwargs={"slug": "two-pointer"}))).text
+    assert "Version 2: returned in 5 pairs: 1 won, 4 lost" in " ".join(page.split())
+    assert "Version 1: returned in 3 pairs: 2 won, 1 lost" in " ".join(page.split())
+    assert "stand-in" not in page.replace("stand-ins", "")
+
+
+def test_a_pair_of_unequal_parameters_is_left_out_on_every_page(lead: Client) -> None:
+    experiment = make_experiment("panel", tasks=3)
+    first, second, third = cells_of(experiment)[0].pairs.order_by("task__key")
+    record(first, "b", skills=("two-pointer",), dropped=("temperature",))
+    record(second, "b", skills=("two-pointer",))
+    record(third, "a")
+    set_status(experiment, ExperimentStatus.FINISHED)
+    urls = urls_of(experiment)
+    cell = Page(show(lead, urls["runs/cell.html"])).text
+    assert "all else is equal" not in cell
+    assert "In 1 pair the endpoint refused temperature in one arm only" in cell
+    pair = " ".join(Page(show(lead, reverse("pair", kwargs={"uid": first.uid}))).text.split())
+    assert "left out The endpoint refused temperature in one arm only" in pair
+    assert "won" in Page(show(lead, reverse("pair", kwargs={"uid": second.uid}))).text
+    # Returned in both, won in the one that counts.
+    assert re.search(r"coding\s*2\s*1\s*0", Page(show(lead, reverse("skills"))).text)
+    equal = finished_experiment("equal", retrieved="bbcc")
+    assert "all else is equal" in show(lead, urls_of(equal)["runs/cell.html"])
 
 
 def test_a_skill_shows_its_versions_its_companions_and_where_it_was_returned(

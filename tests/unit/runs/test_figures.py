@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runs.domain.report import CellRecord, PairRecord, build_report, paper_example
-from runs.views.figures import CellView, cell_view, sense_of
+from runs.views.figures import CellView, cell_view, cell_views, sense_of
 from runs.views.live import duration
 
 
@@ -27,8 +27,8 @@ def view(letters: str, *, retrieved: bool = True) -> CellView:
     return cell_view("panel", report["cells"][0])
 
 
-def test_an_effect_has_a_colour_only_when_its_interval_leaves_zero_out() -> None:
-    # 0 won, 12 lost of 20: Tango's interval lies below 0; 5 won, 5 lost: it holds 0.
+def test_an_effect_has_a_colour_only_when_its_test_finds_it() -> None:
+    # 0 won, 12 lost of 20: p = 2 / 2^12; 5 won, 5 lost: p = 1.
     assert view("c" * 12 + "a" * 8).sense == "lost"
     assert view("b" * 12 + "a" * 8).sense == "won"
     assert view("b" * 5 + "c" * 5 + "a" * 10).sense == ""
@@ -36,8 +36,33 @@ def test_an_effect_has_a_colour_only_when_its_interval_leaves_zero_out() -> None
 
 def test_few_pairs_are_called_not_enough_and_have_no_colour() -> None:
     few = view("c" * 9)  # one below the threshold of 10
-    assert (few.enough, few.sense) == (False, "")
+    assert (few.enough, few.sense, few.rae.sense) == (False, "", "")
     assert view("c" * 10).enough
+
+
+def test_cells_are_named_by_what_tells_them_apart_and_only_by_that() -> None:
+    pairs = (PairRecord("p", "t", 1, retrieved=True, se=True, sd=False),)
+    same = {"model": "m", "benchmark": "tasks@1", "control": "normal", "retriever": "bm25plus"}
+    partitions = [{"size": 12, "seed": seed} for seed in (1, 2)]
+    report = build_report(
+        experiment={},
+        cells=[
+            CellRecord({**same, "k": k, "partition": partition, "sha12": f"{k}{n}" * 6}, pairs)
+            for k in (1, 3)
+            for n, partition in enumerate(partitions)
+        ],
+    )
+    assert {view.name for view in cell_views("panel", report)} == {
+        f"m · tasks@1 · normal · 12 tasks, seed {seed} · k {k}" for seed in (1, 2) for k in (1, 3)
+    }
+    alone = build_report(experiment={}, cells=[CellRecord({**same, "k": 3}, pairs)])
+    assert [view.name for view in cell_views("panel", alone)] == ["m · tasks@1 · normal"]
+
+
+def test_a_figure_stands_with_its_method() -> None:
+    one = view("c" * 12)
+    assert (one.p.method, one.rae_interval.method, one.rae.method) == ("McNemar", "Tango", "")
+    assert view("abcd", retrieved=False).p.method == ""
 
 
 def test_a_cell_without_returned_skills_has_a_reason_and_no_strip() -> None:

@@ -22,6 +22,7 @@ from runs.domain.intervals import (
     clustered_tango,
     design_effect,
     eight_cells,
+    holm,
     mcnemar_exact,
     multinomial_percentile,
     sign_flip,
@@ -208,6 +209,46 @@ def test_eight_cells_follow_their_definitions() -> None:
     assert set(found.intervals) == set(expected)
     for name, value in expected.items():
         assert found.intervals[name].low < value < found.intervals[name].high
+
+
+def test_unknown_pairs_are_resampled_with_the_others() -> None:
+    retrieved, skipped = Counts(a=10, b=20), Counts(a=5, d=5)
+    without = eight_cells(retrieved=retrieved, skipped=skipped).intervals
+    # No unknown pairs: the very same draws.
+    assert eight_cells(retrieved=retrieved, skipped=skipped, unknown=Counts()).intervals == without
+    found = eight_cells(retrieved=retrieved, skipped=skipped, unknown=Counts(a=40, d=20)).intervals
+    # 20 of 100: +-1.96 sqrt(.2 * .8 / 100) = .078; of the 40 alone it would be about .5.
+    part = found["retrieved_part"]
+    assert (part.low, part.high) == (pytest.approx(0.12, abs=0.01), pytest.approx(0.28, abs=0.01))
+    assert without["retrieved_part"].low > 0.3
+
+
+# --- several tests ---------------------------------------------------------------------------
+
+
+def test_holm_follows_its_definition() -> None:
+    # Sorted .01 .02 .03 .5 of four: 4 x .01 = .04, 3 x .02 = .06, 2 x .03 = .06, 1 x .5.
+    assert holm(p_values=[0.5, 0.01, 0.03, 0.02]) == pytest.approx((0.5, 0.04, 0.06, 0.06))
+    assert holm(p_values=[0.04]) == (0.04,)
+    assert holm(p_values=[1.0, 0.9]) == (1.0, 1.0)  # 2 x .9, cut at 1; then not below it
+    assert holm(p_values=[]) == ()
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        holm(p_values=[0.5, 1.5])
+
+
+@given(st.lists(st.floats(0, 1), max_size=12), st.data())
+def test_holm_lies_between_p_and_bonferroni_and_only_falls_as_others_do(
+    p_values: list[float], data: st.DataObject
+) -> None:
+    adjusted = holm(p_values=p_values)
+    for p, found in zip(p_values, adjusted, strict=True):
+        assert p <= found <= min(1.0, len(p_values) * p)
+    if p_values:
+        index = data.draw(st.integers(0, len(p_values) - 1))
+        lower = [*p_values]
+        lower[index] *= data.draw(st.floats(0, 1))
+        for before, after in zip(adjusted, holm(p_values=lower), strict=True):
+            assert after <= before
 
 
 def test_eight_cells_are_undefined_when_a_group_is_often_empty() -> None:

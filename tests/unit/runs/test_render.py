@@ -74,12 +74,47 @@ def test_table_has_figures_sentences_terms_and_caveat() -> None:
     assert "On the 43 tasks where a skill was returned, 6 were won and 13 lost" in flowing
     assert "[-35.1, +3.8]" in text
     assert "No skill was returned on any of 50 tasks, so there is no RAE to show." in flowing
-    assert "Not shown: agg. lift, RAE, 95% interval, McNemar p, signs disagree (no skill was" in (
-        flowing
-    )
+    assert "Not shown: agg. lift, RAE, 95% interval, p, signs disagree (no skill was" in flowing
     assert " ".join(CAVEAT.split()) in flowing
-    for name in ("pair", "se", "sd", "n_cond", "rae", "aggregate_lift", "mcnemar_p"):
+    for name in ("pair", "se", "sd", "n_cond", "rae", "aggregate_lift", "p"):
         assert f"{LABELS[name]}: {TERMS[name]}" in flowing
+
+
+def test_table_explains_only_figures_that_some_cell_has() -> None:
+    flowing = " ".join(render.table(report((MODEL, pairs(0, 0, 0, 20)))).split())
+    assert f"oae: {TERMS['oae']}".lower() in flowing.lower()
+    assert TERMS["rae"] not in flowing
+    assert "What the words mean" not in render.table(build_report(experiment={}, cells=[]))
+
+
+def test_figures_stand_with_their_method() -> None:
+    lines = render.table(REPORT).splitlines()
+    head = next(line for line in lines if line.startswith("#") and "RAE" in line)
+    assert head.split()[-4:] == ["interval", "by", "p", "test"]
+    row = lines[lines.index(head) + 2]
+    assert row.split()[-3:] == ["Tango", "0.167", "McNemar"]
+    assert "| [-35.1, +3.8] | Tango | 6 | 13 | 0.167 | McNemar |" in render.markdown(
+        REPORT
+    ).replace("\\", "")
+
+
+@pytest.mark.parametrize("show", [render.table, render.markdown])
+def test_repeated_tasks_show_the_test_that_counts(show: Any) -> None:
+    # Five tasks won three times each, one lost: McNemar 15:3 gives .0075, the signs of six
+    # equal nets 2 (1 + 6) / 2^6 = .219.
+    repeated = tuple(
+        PairRecord(f"p{t}-{r}", f"t{t}", r, retrieved=True, se=t < 5, sd=t >= 5)
+        for t in range(6)
+        for r in range(3)
+    )
+    text = show(report((MODEL, repeated), preset="paper")).replace("\\", "")
+    columns = text.split("won", 1)[1]
+    assert "sign-flip" in columns
+    assert "0.219" in columns
+    assert "Tango, clustered" in columns
+    assert "percentile" not in text
+    # The other p stands in one note, called descriptive.
+    assert text.count("0.00754") == 1
 
 
 def test_cells_are_named_by_what_tells_them_apart() -> None:
@@ -134,6 +169,13 @@ def test_table_counts_sign_disagreements() -> None:
     # The skipped tasks all failed, so lift is positive; RAE is -16.3.
     text = render.table(REPORT)
     assert "1 of 1 (from 10 pairs)" in " ".join(text.split())
+    assert "Not final" not in text
+
+
+def test_a_count_of_sign_disagreements_says_when_it_is_not_final() -> None:
+    waiting = PairRecord("x", "x", 0, None, None, None, se_failure="pending", sd_failure="pending")
+    text = render.table(report((MODEL, pairs(6, 13, 24, 7)), ({"model": "m-2"}, (waiting,))))
+    assert "Not final: 1 more cell lacks results of pairs." in " ".join(text.split())
 
 
 def test_names_cannot_steer_a_terminal_or_break_lines() -> None:
@@ -202,10 +244,17 @@ def test_csv_holds_unrounded_figures() -> None:
 def test_csv_leaves_undefined_figures_empty_and_says_why() -> None:
     full, empty = csv.DictReader(io.StringIO(render.csv_text(REPORT)))
     assert full.keys() == empty.keys()
-    assert (empty["rae"], empty["rae_ci_low"], empty["mcnemar_p"]) == ("", "", "")
+    assert (empty["rae"], empty["rae_ci_low"], empty["p"]) == ("", "", "")
     assert "rae: no_skill_returned" in empty["undefined"]
     assert full["undefined"] == ""
     assert empty["oae"] == "0.0"
+
+
+def test_every_line_of_a_csv_says_what_holds_for_the_whole_report() -> None:
+    for line in csv.DictReader(io.StringIO(render.csv_text(REPORT))):
+        assert (line["preset"], line["failure_policy"]) == ("default", "censor")
+        assert line["notices"] == "demonstration model"
+        assert line["caveat"] == CAVEAT
 
 
 @pytest.mark.parametrize("show", [render.table, render.markdown, render.csv_text])

@@ -6,6 +6,7 @@ import copy
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from runs.domain.report import (
     Failure,
     PairRecord,
     build_report,
+    found_effect,
     paper_example,
     report_sha256,
 )
@@ -274,7 +276,10 @@ def test_repeated_tasks_use_the_design_effect_and_the_sign_flip_test() -> None:
         assert cell["p_method"] == "sign_flip_exact"
         assert cell["mcnemar_descriptive"] is True
         assert cell["mcnemar_p"] < 0.05  # and it would have misled
-        assert codes(cell) == ["several_pairs_per_task"]
+        # Preset paper's interval is for one pair a task, and so isn't claimed.
+        more = ["not_the_papers_interval"] if preset == "paper" else []
+        assert codes(cell) == ["several_pairs_per_task", *more]
+        assert f"({cell['mcnemar_p']:.3g}) is descriptive" in cell["notes"][0]["text"]
         assert cell["headline"].startswith("On the 60 pairs where a skill was returned, 6 were won")
 
 
@@ -336,7 +341,9 @@ def test_failed_calls_follow_the_policy() -> None:
     assert cell_of(*FIFTY)["failure_readings"] is None
 
 
-@pytest.mark.parametrize("failure", ["host", "contaminated", "no_result", "missing", "conflict"])
+@pytest.mark.parametrize(
+    "failure", ["host", "contaminated", "unequal_parameters", "no_result", "missing", "conflict"]
+)
 @pytest.mark.parametrize("policy", ["censor", "incorrect"])
 def test_other_failures_always_censor(failure: str, policy: str) -> None:
     cell = cell_of(*FIFTY, failed("sd", failure, retrieved=True), failure_policy=policy)
@@ -488,7 +495,15 @@ def test_worked_example_is_marked_and_kept_apart() -> None:
     assert example["sign_disagreement"] is True
     assert "example" not in real["cell"]
     # Only the real cell is counted, and its signs agree.
-    assert report["sign_disagreements"][1] == {"threshold": 10, "disagreeing": 0, "cells": 1}
+    assert report["sign_disagreements"][1] == {
+        "threshold": 10,
+        "disagreeing": 0,
+        "cells": 1,
+        "pending": 0,
+    }
+    # Its p is its own: the correction is for the cells of the experiment.
+    assert (example["n_family"], example["p_adjusted"]) == (1, example["p"])
+    assert real["n_family"] == 1
     assert all(not flip["pair"].startswith("example") for flip in report["harmful_flips"])
 
 
@@ -596,8 +611,137 @@ _UNDEFINABLE = {
     "skipped_part_ci",
     "mcnemar_p",
     "p",
+    "p_adjusted",
     "sign_disagreement",
 }
+
+
+# --- what else must be known -----------------------------------------------------------------
+
+
+def test_pairs_of_unequal_parameters_count_nowhere_and_are_said() -> None:
+    unequal = PairRecord(
+        pair="u",
+        task="u",
+        replicate=0,
+        retrieved=True,
+        se=None,
+        sd=None,
+        se_failure="unequal_parameters",
+        sd_failure="unequal_parameters",
+        unequal=("temperature",),
+    )
+    for policy in ("censor", "incorrect"):
+        cell = cell_of(*FIFTY, unequal, failure_policy=policy)
+        assert (cell["n_pairs"], cell["n_censored"], cell["n_cond"]) == (50, 1, 43)
+        assert cell["censored"]["se"] == {"unequal_parameters": 1}
+        texts = {note["code"]: note["text"] for note in cell["notes"]}
+        # Said once, though it stands in both arms.
+        assert texts["censored"] == (
+            "1 pair left out (the endpoint refused a parameter in one arm only (1))."
+        )
+        assert "refused temperature in one arm only" in texts["unequal_parameters"]
+    assert "unequal_parameters" not in codes(cell_of(*FIFTY))
+
+
+def test_empty_answers_and_unread_decisions_are_counted_and_said() -> None:
+    record = [
+        PairRecord(
+            pair=str(i),
+            task=str(i),
+            replicate=0,
+            retrieved=True,
+            se=False,
+            sd=True,
+            se_status="context_overflow",
+            sd_status="truncated" if i < 3 else "answered",
+            malformed_decisions=1,
+            invalid_calls=int(i == 0),
+        )
+        for i in range(12)
+    ]
+    cell = cell_of(*record)
+    assert cell["answers"] == {
+        "se": {"context_overflow": 12},
+        "sd": {"answered": 9, "truncated": 3},
+    }
+    texts = {note["code"]: note["text"] for note in cell["notes"]}
+    assert texts["unusual_answers"] == (
+        "12 of 12 SE answers are empty: the context overflowed. "
+        "3 of 12 SD answers were cut off at the limit of tokens."
+    )
+    assert texts["malformed_decisions"].startswith("12 decisions of SE runs could not be read")
+    assert texts["invalid_calls"].startswith("1 search call of SE runs")
+    assert cell["rae"] == -100.0  # it is said, and scored as ever
+    quiet = cell_of(*FIFTY)
+    assert quiet["answers"] == {"se": {}, "sd": {}}
+    assert not set(codes(quiet)) & {"unusual_answers", "malformed_decisions", "invalid_calls"}
+
+
+def test_answers_checked_in_process_are_reported_apart() -> None:
+    record = [replace(pair, in_process=i < 2) for i, pair in enumerate(FIFTY[10:])]
+    cell = cell_of(*FIFTY[:10], *record)
+    # The first two after the 10 that passed in both arms were won: 6 - 2 = 4 of 41 are left.
+    assert cell["checked_in_process"]["only"]["b"] == 2
+    without = cell["checked_in_process"]["without"]
+    assert (without["n_cond"], without["b"], without["c"]) == (41, 4, 13)
+    assert without["rae"] == (4 - 13) / 41 * 100
+    assert "2 won and 0 lost of 2" in cell["notes"][0]["text"]
+    assert cell_of(*FIFTY)["checked_in_process"] is None
+
+
+def test_an_effect_is_found_by_p_after_holm_over_all_planned_cells() -> None:
+    # 0 won, 6 lost of 12: p = 2 / 2^6 = .03125. Alone it is found; of two cells 2 p = .0625.
+    six = pairs((6, LOST, True), (6, BOTH, True))
+    (alone,) = report_of(six)["cells"]
+    assert (alone["p_adjusted"], found_effect(alone)) == (0.03125, "lost")
+    waiting = [failed("se", "pending", retrieved=None)]
+    for other in (six, FIFTY, waiting):
+        cell = next(c for c in report_of(six, other)["cells"] if c["cell"]["model"] == "m0")
+        assert (cell["n_family"], cell["p_adjusted"], found_effect(cell)) == (2, 0.0625, "")
+        assert "several_cells" in codes(cell)
+    # 0 won, 12 lost: 2 / 2^12, twice .00049 is found beside any one other.
+    twelve = report_of(pairs((12, WON, True)), FIFTY)["cells"][0]
+    assert (twelve["p_adjusted"], found_effect(twelve)) == (4 / 2**12, "won")
+
+
+def test_no_effect_is_found_in_few_pairs_or_in_part_of_them() -> None:
+    few = cell_of(*pairs((9, LOST, True)))  # p = 2 / 2^9, one pair below the threshold
+    assert few["p"] == 2 / 2**9
+    assert (few["p_adjusted"], found_effect(few)) == (1.0, "")
+    part = cell_of(*pairs((12, LOST, True)), failed("se", "pending", retrieved=None))
+    assert (part["p_adjusted"], found_effect(part)) == (None, "")
+
+
+def test_a_cancelled_experiment_promises_no_figures() -> None:
+    record = [*FIFTY, failed("se", "pending", retrieved=None)]
+    going, ended = cell_of(*record), cell_of(*record, cancelled=True)
+    assert "figures follow when all have settled" in going["headline"]
+    assert ended["headline"] == (
+        "Cancelled with 50 of 51 pairs settled: of 43 tasks where a skill was returned, 6 were "
+        "won and 13 lost; a part of the pairs gives no figures"
+    )
+    assert ended["notes"][0]["text"] == "1 pair never ended."
+    # All had settled before: it says what any other cell says.
+    assert cell_of(*FIFTY, cancelled=True)["headline"] == cell_of(*FIFTY)["headline"]
+
+
+def test_sign_disagreements_are_not_final_while_pairs_are_pending() -> None:
+    waiting = [failed("se", "pending", retrieved=None)]
+    assert {row["pending"] for row in report_of(FIFTY, waiting)["sign_disagreements"]} == {1}
+    assert {row["pending"] for row in report_of(FIFTY)["sign_disagreements"]} == {0}
+
+
+def test_the_interval_of_a_part_of_oae_is_a_share_of_all_pairs() -> None:
+    # 20 won of 30 retrieved, 10 skipped, 60 unknown: the part is 20 of 100 pairs.
+    cell = cell_of(
+        *pairs((10, BOTH, True), (20, WON, True), (5, BOTH, False), (5, NEITHER, False)),
+        *pairs((40, BOTH, None), (20, NEITHER, None), prefix="u"),
+    )
+    part, ci = cell["decomposition"]["retrieved_part"], cell["retrieved_part_ci"]
+    assert part == 20.0
+    # Binomial: 1.96 sqrt(.2 * .8 / 100) = 7.8 points to either side.
+    assert (ci["low"], ci["high"]) == (pytest.approx(12.5, abs=1), pytest.approx(28, abs=1))
 
 
 # --- documents -------------------------------------------------------------------------------

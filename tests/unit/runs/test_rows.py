@@ -340,6 +340,29 @@ def test_only_a_failed_call_may_be_scored_as_wrong(error_class: str | None, fail
     assert found.cells[0].pairs[0].se_failure == failure
 
 
+@pytest.mark.parametrize(
+    ("error_class", "se", "failure"),
+    [
+        ("transport", None, "call"),
+        ("server_error", None, "call"),
+        ("infra_error", None, "host"),
+        ("sandbox", None, "host"),
+        # A checked program can time out as well, and then 0 is what it came to.
+        ("timeout", False, None),
+        ("WrongAnswer", False, None),
+        (None, False, None),
+    ],
+)
+def test_a_zero_where_a_call_or_the_host_failed_is_no_result(
+    error_class: str | None, se: bool | None, failure: str | None
+) -> None:
+    found = pair(run("t", "SE", 0, error_class=error_class), run("t", "SD", 1))
+    only = found.cells[0].pairs[0]
+    assert (only.se, only.se_failure) == (se, failure)
+    passed = pair(run("t", "SE", 1, error_class=error_class), run("t", "SD", 1))
+    assert passed.cells[0].pairs[0].se is True
+
+
 def test_task_means_take_unequal_replicates() -> None:
     raw = [
         *(run("t1", "SE", outcome, retrieved=True) for outcome in (1, 0, 1)),
