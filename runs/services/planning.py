@@ -36,6 +36,10 @@ class SlugTaken(Exception):
     """An experiment of this slug exists with another plan."""
 
 
+class SameTasks(Exception):
+    """Two benchmark entries stand for the very same tasks, which would then count twice."""
+
+
 def plan_experiment(
     *, spec: ExperimentSpec, partitions: Mapping[BenchmarkSpec, Partition], at: datetime
 ) -> Experiment:
@@ -46,6 +50,7 @@ def plan_experiment(
 
     Raises:
         SlugTaken: the slug stands for another plan.
+        SameTasks: two benchmark entries come to the same set of tasks.
         LibraryMissing: a cell names a library that was never imported.
         LibraryQuarantined: a library holds a quarantined skill.
     """
@@ -63,6 +68,7 @@ def plan_experiment(
                     "skills differ); give this one another slug"
                 )
             return existing
+        _refuse_same_tasks(partitions)
         experiment = Experiment.objects.create(uid=uid, slug=spec.slug, spec=stored, created_at=at)
         number = 0
         for model in spec.models:
@@ -80,6 +86,28 @@ def plan_experiment(
                     )
         record_event(actor=None, verb="experiment.planned", subject=spec.slug, at=at)
     return experiment
+
+
+def _refuse_same_tasks(partitions: Mapping[BenchmarkSpec, Partition]) -> None:
+    seen: dict[frozenset[str], BenchmarkSpec] = {}
+    for entry, partition in partitions.items():
+        tasks = frozenset(
+            Task.objects.filter(
+                benchmark=partition.benchmark, key__in=partition.task_keys
+            ).values_list("sha256", flat=True)
+        )
+        if tasks in seen:
+            raise SameTasks(
+                f"the [[benchmark]] entries {_named(seen[tasks])} and {_named(entry)} come to the "
+                "same tasks, which would count twice: remove one, or give each a size below the "
+                "suite's so that their seeds choose different tasks"
+            )
+        seen[tasks] = entry
+
+
+def _named(entry: BenchmarkSpec) -> str:
+    size = "all" if entry.size is None else str(entry.size)
+    return f"'{entry.suite}' (size {size}, seed {entry.seed})"
 
 
 def _plan_cell(

@@ -92,6 +92,84 @@ def test_an_unknown_experiment_names_those_there_are(tmp_path: Path) -> None:
     )
 
 
+ROWS = """\
+task,arm,outcome,retrieved,model
+t1,SE,1,true,m-1
+t1,SD,0,,m-1
+t2,SE,0,true,m-1
+t2,SD,1,,m-1
+t3,SE,1,false,m-1
+t3,SD,1,,m-1
+t4,SE,1,true,m-1
+"""
+
+
+def printed(*command: str) -> str:
+    out = StringIO()
+    call_command(*command, stdout=out)
+    return out.getvalue()
+
+
+def test_a_report_of_runs_made_elsewhere(write: Callable[[str, str], str]) -> None:
+    path = write("runs.csv", ROWS)
+    report = json.loads(printed("report", "--runs", path, "--format", "json"))
+    (cell,) = report["cells"]
+    # t4 has no SD run: it is left out and named. Of two retrieved pairs one was won, one lost.
+    assert (cell["n_pairs"], cell["n_cond"], cell["b"], cell["c"]) == (3, 2, 1, 1)
+    assert cell["censored"] == {"se": {}, "sd": {"missing": 1}}
+    assert report["notices"] == [
+        "runs that were made elsewhere",
+        "left out, one arm only: t4 replicate 0",
+    ]
+    lines = [
+        json.dumps(
+            {"task": t, "arm": arm, "outcome": outcome, "retrieved": arm == "SE", "trial": 1}
+        )
+        for t, arm, outcome in (("a", "SE", 0), ("a", "SD", 1))
+    ]
+    path = write("runs.jsonl", "\n".join(lines))
+    assert "0 were won and 1 lost" in printed("report", "--runs", path)
+    assert "preset paper, failed model calls counted as wrong" in printed(
+        "report", "--runs", path, "--preset", "paper", "--format", "markdown"
+    )
+
+
+def test_run_rows_that_cannot_be_used_are_named_with_their_fix(
+    write: Callable[[str, str], str], tmp_path: Path
+) -> None:
+    path = write("runs.csv", ROWS.replace("t2,SE,0", "t2,SE,maybe").replace("t3,SD", "t3,BASE"))
+    message = refusal(2, "report", "--runs", path)
+    assert f"{path}: row 4, outcome: 'maybe' is neither true nor false (use true, false" in message
+    assert f"{path}: row 7, arm: 'BASE' is no arm: SE (with skills) or SD (without)" in message
+    twice = write("twice.csv", ROWS + "t1,SE,0,true,m-1\n")
+    assert "Give every run a number in the column replicate" in refusal(
+        2, "report", "--runs", twice
+    )
+    (tmp_path / "latin.csv").write_bytes(b"task,arm\n\xe9,SE\n")
+    assert "save it as UTF-8" in refusal(2, "report", "--runs", str(tmp_path / "latin.csv"))
+    assert "it holds no runs" in refusal(2, "report", "--runs", write("no.csv", "task,arm\n"))
+    assert "must end in .csv, .jsonl" in refusal(2, "report", "--runs", write("a.txt", ""))
+    assert "No such file" in refusal(2, "report", "--runs", str(tmp_path / "none.csv"))
+
+
+def test_a_report_is_of_an_experiment_or_of_a_file(write: Callable[[str, str], str]) -> None:
+    assert "not both" in refusal(2, "report")
+    assert "not both" in refusal(2, "report", "panel", "--runs", write("runs.csv", ROWS))
+    assert "stand in its plan" in refusal(2, "report", "panel", "--preset", "paper")
+
+
+def test_two_benchmark_entries_of_the_same_tasks_are_refused(
+    write: Callable[[str, str], str], tmp_path: Path
+) -> None:
+    tasks = write_tasks(tmp_path / "t.jsonl")
+    twice = f'[[benchmark]]\nsuite = "{tasks}"\npartition = {{ seed = 43 }}\n[[cell]]'
+    path = write("plan.toml", PLAN.format(tasks=tasks).replace("[[cell]]", twice))
+    message = refusal(2, "run_experiment", path)
+    assert "(size all, seed 42) and" in message
+    assert "come to the same tasks, which would count twice" in message
+    assert not Experiment.objects.exists()
+
+
 def test_skills_that_cannot_be_read_are_named_and_nothing_is_imported(
     write: Callable[[str, str], str], tmp_path: Path
 ) -> None:

@@ -100,6 +100,10 @@ def test_types_filter_or_product_of_filters() -> None:
         (("[[model]]", "[model]"), 9, "at least one [[model]]"),
         (("seed = 7", "seed = "), 3, "not valid TOML"),
         (("k = [1, 3]", 'skills = ["a"]'), 21, "not built yet"),
+        *(
+            (("[[model]]", f"[analysis]\n{key} = 9\n[[model]]"), 10, f"'{key}' belongs to cell")
+            for key in ("family", "threshold", "delta")
+        ),
     ],
 )
 def test_each_fault_is_named_with_its_line(change: tuple[str, str], line: int, words: str) -> None:
