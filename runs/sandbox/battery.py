@@ -1,4 +1,4 @@
-"""Thirty-six attacks on a tier, each on a canary planted for it, each bounded.
+"""Forty-nine attacks on a tier, each on a canary planted for it, each bounded.
 
 More than the probes of a worker's start: what they would cost every worker, a
 test run or an administrator can afford now and then. An attack says ``OWNED``
@@ -8,6 +8,7 @@ when it got what it wanted; what it can't see itself is looked at from outside.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import os
 import secrets
@@ -28,6 +29,7 @@ from runs.sandbox.supervisor import Run
 LIMITS = Limits(cpu_s=1, wall_s=10.0, memory_bytes=512 * MIB)
 # Those that wait for the clock need not wait so long.
 _SLEEPERS = ("sleep_forever", "ignore_sigterm")
+_ON_A_FILE = ("change_mode", "change_owner", "change_times", "change_xattr", "truncate")
 
 # Each is the body of a function of ``ctx`` with os, errno and ctypes at hand.
 ATTACKS: Mapping[str, str] = {
@@ -58,6 +60,25 @@ ATTACKS: Mapping[str, str] = {
             with suppressed():
                 open(place + '/written', 'w').write('x')
                 return 'OWNED ' + place
+        """,
+    "change_mode": """
+        for place in (ctx['theirs'], os.path.dirname(ctx['theirs'])):
+            with suppressed(): os.chmod(place, 0o777); return 'OWNED chmod ' + place
+            if libc.syscall(452, -100, place.encode(), 0o777, 0) == 0: return 'OWNED fchmodat2'
+            with suppressed(): os.fchmod(os.open(place, os.O_RDONLY), 0o777); return 'OWNED fchmod'
+        """,
+    "change_owner": "os.chown(ctx['theirs'], -1, os.getgid()); return 'OWNED'",
+    "change_times": """
+        with suppressed(): os.utime(ctx['theirs'], (0, 0)); return 'OWNED'
+        os.utime(ctx['theirs'])
+        return 'OWNED'
+        """,
+    "change_xattr": "os.setxattr(ctx['theirs'], 'user.planted', b'x'); return 'OWNED'",
+    "read_xattr": "return os.getxattr(ctx['theirs'], 'user.mark').decode()",
+    "truncate": "os.truncate(ctx['theirs'], 0); return 'OWNED'",
+    "watch_files": """
+        watch = libc.inotify_init1(0)
+        return owned(libc.inotify_add_watch(watch, ctx['shared'].encode(), 0xfff) >= 0)
         """,
     "dev_shm_persist": "open('/dev/shm/' + ctx['name'], 'w').write('x')",
     "tcp_loopback": """
@@ -127,6 +148,33 @@ ATTACKS: Mapping[str, str] = {
         os.kill(ctx['victim'], 9)
         """,
     "kill_sibling": "os.kill(ctx['sibling'], 9)",
+    "signal_otherwise": """
+        pid, info = ctx['victim'], (ctypes.c_int * 32)(0, 0, -1)
+        arm = os.uname().machine == 'aarch64'
+        tkill, tgkill, queue, tgqueue = (130, 131, 138, 240) if arm else (200, 234, 129, 297)
+        for call in ((tkill, pid, 0), (tgkill, pid, pid, 0), (queue, pid, 0, info),
+                     (tgqueue, pid, pid, 0, info)):
+            if libc.syscall(*call) == 0: return 'OWNED %d' % call[0]
+        os.killpg(os.getpgid(pid), 0)
+        return 'OWNED'
+        """,
+    "prlimit_other": """
+        import resource
+        for pid in (ctx['victim'], ctx['supervisor'], os.getppid(), 1):
+            with suppressed(): resource.prlimit(pid, resource.RLIMIT_CPU); return 'OWNED %d' % pid
+        resource.prlimit(ctx['victim'], resource.RLIMIT_CORE, (0, 0))
+        return 'OWNED'
+        """,
+    "renice_other": "os.setpriority(os.PRIO_PROCESS, ctx['victim'], 19); return 'OWNED'",
+    "schedule_other": """
+        pid, none = ctx['victim'], os.sched_param(0)
+        with suppressed(): os.sched_setaffinity(pid, os.sched_getaffinity(0)); return 'OWNED mask'
+        with suppressed(): os.sched_setscheduler(pid, os.SCHED_BATCH, none); return 'OWNED policy'
+        with suppressed(): os.sched_setparam(pid, none); return 'OWNED parameter'
+        setattr, ioprio = (274, 30) if os.uname().machine == 'aarch64' else (314, 251)
+        if libc.syscall(setattr, pid, (ctypes.c_uint * 12)(48), 0) == 0: return 'OWNED attributes'
+        return owned(libc.syscall(ioprio, 1, pid, 3 << 13) == 0)
+        """,
     "daemon": """
         import time
         if os.fork() == 0:
@@ -186,6 +234,8 @@ ATTACKS: Mapping[str, str] = {
         return owned(open('/proc/%d/cmdline' % ctx['victim']).read())
         """,
     "sysvshm_persist": "libc.shmget(ctx['shm'], 4096, 0o1666)",
+    "semaphore": "return owned(libc.semctl(ctx['semaphore'], 0, 16, 7) == 0)",
+    "unlink_queue": "return owned(libc.mq_unlink(b'/' + ctx['name'].encode()) == 0)",
     "crash_segv": "ctypes.string_at(0)",
 }
 
@@ -216,12 +266,15 @@ class Canaries:
     victim: subprocess.Popen[bytes]
     sibling: subprocess.Popen[bytes]
     shared: Path
+    theirs: Path
+    theirs_changed_ns: int
     datagrams: socket.socket
 
     def touched(self) -> Mapping[str, Callable[[], bool]]:
         """Return the attacks whose success shows outside, and how to see it."""
         return {
             "write_outside": lambda: any(self.shared.iterdir()),
+            **dict.fromkeys(_ON_A_FILE, self._file_changed),
             "dev_shm_persist": lambda: os.path.exists(f"/dev/shm/{self.context['name']}"),
             "udp_loopback": self._received,
             "kill_parent": lambda: self.victim.poll() is not None,
@@ -229,6 +282,11 @@ class Canaries:
             "daemon": lambda: self.context["name"] in _process_names(),
             "sysvshm_persist": lambda: str(self.context["shm"]) in _shared_memory_keys(),
         }
+
+    def _file_changed(self) -> bool:
+        # Every change of a file's attributes sets this time.
+        changed, self.theirs_changed_ns = self.theirs_changed_ns, self.theirs.stat().st_ctime_ns
+        return changed != self.theirs_changed_ns
 
     def _received(self) -> bool:
         try:
@@ -251,7 +309,8 @@ def run_attack(jail: Jail, attack: str, canaries: Canaries) -> Outcome:
     mark = canaries.context["mark"]
     owned = said.startswith("OWNED") or mark in said or mark in run.printed
     look = canaries.touched().get(attack)
-    return Outcome(attack, owned or (look is not None and look()), said, run)
+    touched = look is not None and look()
+    return Outcome(attack, owned or touched, said, run)
 
 
 @contextlib.contextmanager
@@ -269,6 +328,13 @@ def planted() -> Iterator[Canaries]:
         for file, mode in (("root_file", 0o600), ("expected", 0o644)):
             (directory / file).write_text(mark)
             (directory / file).chmod(mode)
+        theirs = directory / "belongings" / "theirs"
+        theirs.parent.mkdir()
+        theirs.parent.chmod(0o777)
+        theirs.write_text("x")
+        theirs.chmod(0o666)
+        with contextlib.suppress(OSError):  # a file system without extended attributes
+            os.setxattr(theirs, "user.mark", mark.encode())
         handle = os.open(directory / "root_file", os.O_RDONLY)
         os.set_inheritable(handle, True)
         stack.callback(os.close, handle)
@@ -285,6 +351,7 @@ def planted() -> Iterator[Canaries]:
         stack.callback(os.environ.pop, "WORKBENCH_CANARY", None)
         victim, sibling = _sleeper(stack, mark), _sleeper(stack, mark)
         shm = secrets.randbelow(1 << 30) + 1
+        semaphore = _ipc_objects(stack, name)
         context = {
             "mark": mark,
             "name": name,
@@ -298,8 +365,24 @@ def planted() -> Iterator[Canaries]:
             "sibling": sibling.pid,
             "supervisor": os.getpid(),
             "shm": shm,
+            "theirs": str(theirs),
+            "semaphore": semaphore,
         }
-        yield Canaries(context, victim, sibling, shared, datagrams)
+        changed = theirs.stat().st_ctime_ns
+        yield Canaries(context, victim, sibling, shared, theirs, changed, datagrams)
+
+
+def _ipc_objects(stack: contextlib.ExitStack, name: str) -> int:
+    """Make a semaphore open to all, and a message queue called ``name``; return the first's id."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    semaphore: int = libc.semget(0, 1, 0o666)
+    if semaphore >= 0:
+        stack.callback(libc.semctl, semaphore, 0, 0)  # IPC_RMID
+    queue = libc.mq_open(f"/{name}".encode(), os.O_CREAT | os.O_RDONLY, 0o666, None)
+    if queue >= 0:
+        os.close(queue)
+        stack.callback(libc.mq_unlink, f"/{name}".encode())
+    return semaphore
 
 
 def _sleeper(stack: contextlib.ExitStack, mark: str) -> subprocess.Popen[bytes]:

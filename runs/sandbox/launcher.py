@@ -168,18 +168,36 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "socket": (41, 198), "socketpair": (53, 199), "connect": (42, 203), "bind": (49, 200),
     # other processes
     "ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271),
-    "process_madvise": (440, 440), "kcmp": (312, 272),
-    "pidfd_open": (434, 434), "pidfd_getfd": (438, 438),
+    "process_madvise": (440, 440), "process_mrelease": (448, 448), "kcmp": (312, 272),
+    "pidfd_open": (434, 434), "pidfd_getfd": (438, 438), "pidfd_send_signal": (424, 424),
+    "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "get_robust_list": (274, 100),
+    "setpriority": (141, 140), "ioprio_set": (251, 30), "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119), "sched_setaffinity": (203, 122), "sched_setattr": (314, 274),
+    # what Landlock leaves open of files outside: attributes, their times and owners, watching them
+    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54),
+    "utime": (132, None), "utimes": (235, None), "futimesat": (261, None), "utimensat": (280, 88),
+    "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
+    "getxattr": (191, 8), "lgetxattr": (192, 9), "fgetxattr": (193, 10),
+    "listxattr": (194, 11), "llistxattr": (195, 12), "flistxattr": (196, 13),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+    "truncate": (76, 45),  # Landlock knows it from ABI 3 on
+    "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
     # namespaces and mounts
     "unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39),
     "pivot_root": (155, 41), "chroot": (161, 51), "mount_setattr": (442, 442),
     "open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430),
     "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433),
     "open_by_handle_at": (304, 265), "name_to_handle_at": (303, 264),
+    "statmount": (457, 457), "listmount": (458, 458),
     # memory that no limit of ours counts, and objects that outlive the process
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194),
     "shmat": (30, 196), "shmctl": (31, 195), "semget": (64, 190), "msgget": (68, 186),
-    "mq_open": (240, 180), "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
+    # others' objects answer to small numbers that can be guessed, no get needed
+    "semop": (65, 193), "semctl": (66, 191), "semtimedop": (220, 192),
+    "msgsnd": (69, 189), "msgrcv": (70, 188), "msgctl": (71, 187),
+    "mq_open": (240, 180), "mq_unlink": (241, 181),
+    "add_key": (248, 217), "request_key": (249, 218), "keyctl": (250, 219),
     "mknod": (133, None), "mknodat": (259, 33),
     # wide or young kernel surface
     "bpf": (321, 280), "perf_event_open": (298, 241), "userfaultfd": (323, 282),
@@ -196,20 +214,53 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "clock_adjtime": (305, 266), "adjtimex": (159, 171), "acct": (163, 89),
     "quotactl": (179, 60), "quotactl_fd": (443, 443), "syslog": (103, 116),
     "iopl": (172, None), "ioperm": (173, None), "uselib": (134, None), "_sysctl": (156, None),
-    "nfsservctl": (180, 42),
+    "nfsservctl": (180, 42), "sync": (162, 81), "syncfs": (306, 267),
 }  # fmt: skip
-# machine -> (audit architecture, column above, number of clone)
-MACHINES = {"x86_64": (0xC000003E, 0, 56), "aarch64": (0xC00000B7, 1, 220)}
+# machine -> (audit architecture, column above)
+MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
 _CLONE3 = 435
 # Calls younger than this list are refused as unknown; C libraries then take the older way.
+# Among them are setxattrat, removexattrat (463 to 466) and file_setattr (469).
 _LAST_KNOWN_CALL = 462
 _NEW_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag that clone takes
 _X32 = 0x40000000
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _KILL, _ALLOW = 0x80000000, 0x7FFF0000
-_REFUSE, _UNKNOWN = 0x00050000 | 1, 0x00050000 | 38  # EPERM, ENOSYS
-_CALL, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data
+# EPERM, ENOSYS and EOPNOTSUPP; the last is what a file system says of a command it lacks.
+_REFUSE, _UNKNOWN, _LACKING = 0x00050000 | 1, 0x00050000 | 38, 0x00050000 | 95
+# Offsets in struct seccomp_data. An argument has two words, the low one first; the
+# kernel itself looks at the low one alone where the argument is an int.
+_CALL, _ARCHITECTURE, _FIRST, _FIRST_HIGH, _SECOND = 0, 4, 16, 20, 24
+
+# F_SETOWN, F_SETSIG and F_SETOWN_EX: signals for others. F_SETLEASE: holds up whoever opens
+# the file. F_NOTIFY: watches a folder. F_SETPIPE_SZ: uses up what the user has for pipes.
+_DENIED_FCNTL = (8, 10, 15, 1024, 1026, 1031)
+_TERMINAL, _BEYOND_TERMINAL = 0x5400, 0x5500  # also FIONBIO and FIOCLEX, which Python uses
+
+# Calls that an argument decides on: name -> (x86_64, aarch64, what decides).
+DECIDED: dict[str, tuple[int, int, tuple[tuple[int, int, int, int], ...]]] = {
+    "clone": (56, 220, (
+        (_LOAD, 0, 0, _FIRST), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), (_RETURN, 0, 0, _REFUSE),
+        (_RETURN, 0, 0, _ALLOW),
+    )),
+    # Limits of another process kill it; 0 is the caller.
+    "prlimit64": (302, 261, (
+        (_LOAD, 0, 0, _FIRST), (_EQUAL, 0, 2, 0), (_LOAD, 0, 0, _FIRST_HIGH), (_EQUAL, 1, 0, 0),
+        (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW),
+    )),
+    "fcntl": (72, 25, (
+        (_LOAD, 0, 0, _SECOND),
+        *(part for command in _DENIED_FCNTL
+          for part in ((_EQUAL, 0, 1, command), (_RETURN, 0, 0, _REFUSE))),
+        (_RETURN, 0, 0, _ALLOW),
+    )),
+    # A file open for reading is enough to change its flags, which Landlock doesn't cover.
+    "ioctl": (16, 29, (
+        (_LOAD, 0, 0, _SECOND), (_AT_LEAST, 1, 0, _BEYOND_TERMINAL), (_AT_LEAST, 1, 0, _TERMINAL),
+        (_RETURN, 0, 0, _LACKING), (_RETURN, 0, 0, _ALLOW),
+    )),
+}  # fmt: skip
 
 
 def seccomp_program(machine: str) -> bytes:
@@ -220,7 +271,7 @@ def seccomp_program(machine: str) -> bytes:
     """
     if machine not in MACHINES:
         raise SetupFailed(f"no seccomp list for {machine}")
-    architecture, column, clone = MACHINES[machine]
+    architecture, column = MACHINES[machine]
     code = [
         (_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL),
         (_LOAD, 0, 0, _CALL),
@@ -232,11 +283,10 @@ def seccomp_program(machine: str) -> bytes:
     code += [(_EQUAL, 0, 1, _CLONE3), (_RETURN, 0, 0, _UNKNOWN)]
     for number in _numbers(column):
         code += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
-    code += [
-        (_EQUAL, 0, 3, clone), (_LOAD, 0, 0, _FIRST_ARGUMENT),
-        (_ANY_BIT, 0, 1, _NEW_NAMESPACES), (_RETURN, 0, 0, _REFUSE),
-        (_RETURN, 0, 0, _ALLOW),
-    ]  # fmt: skip
+    for decided in DECIDED.values():
+        numbers, checks = decided[:2], decided[2]
+        code += [(_EQUAL, 0, len(checks), numbers[column]), *checks]
+    code += [(_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
 

@@ -1,4 +1,4 @@
-"""Try to break out of a tier before trusting it: eight attacks on canaries planted for them.
+"""Try to break out of a tier before trusting it: ten attacks on canaries planted for them.
 
 The probe program runs on the very path that graded programs take. A probe that
 brings no answer counts as a failed tier, and so does a canary found touched
@@ -34,6 +34,8 @@ PROBES = (
     "unix_socket",
     "write_outside",
     "user_namespace",
+    "file_attributes",
+    "other_process",
     "kill_parent",
     "fork_100",
 )
@@ -71,6 +73,31 @@ def user_namespace(ctx):
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(0x10000000) == 0: return "OWNED"
     return "blocked: " + os.strerror(ctypes.get_errno())
+def every(acts):
+    done = []
+    for name, act in acts:
+        try: act(); done.append(name)
+        except OSError as error: said = error.strerror
+    return "OWNED " + ", ".join(done) if done else "blocked: " + said
+def file_attributes(ctx):
+    file = ctx["theirs"]
+    return every((
+        ("chmod", lambda: os.chmod(file, 0o666)),
+        ("chmod of its folder", lambda: os.chmod(ctx["shared"], 0o777)),
+        ("utime", lambda: os.utime(file)),
+        ("chown", lambda: os.chown(file, -1, os.getgid())),
+        ("setxattr", lambda: os.setxattr(file, "user.planted", b"x")),
+    ))
+def other_process(ctx):
+    import resource
+    pid, core = ctx["victim"], resource.RLIMIT_CORE
+    return every((
+        ("prlimit", lambda: resource.prlimit(pid, core, (0, 0))),
+        ("prlimit of the parent", lambda: resource.prlimit(os.getppid(), core)),
+        ("setpriority", lambda: os.setpriority(os.PRIO_PROCESS, pid, 19)),
+        ("affinity", lambda: os.sched_setaffinity(pid, os.sched_getaffinity(0))),
+        ("scheduler", lambda: os.sched_setscheduler(pid, os.SCHED_BATCH, os.sched_param(0))),
+    ))
 def kill_parent(ctx):
     os.kill(ctx["victim"], 9)
     return "OWNED"
@@ -120,7 +147,9 @@ def probe(tier: Tier) -> ProbeReport:
             message = supervisor.read_line(line)
             if message and message[0] == "value" and isinstance(message[1], str):
                 findings[name] = message[1]
-        findings.update(dict.fromkeys(touched(), OWNED))
+        for name in touched():
+            if not findings[name].startswith(OWNED):
+                findings[name] = OWNED
     failed = [name for name, said in findings.items() if not said.startswith("blocked")]
     reason = "; ".join(f"{name}: {findings[name]}" for name in failed)
     if not reason and run.ending is not Ending.EXITED:
@@ -140,9 +169,10 @@ def _canaries() -> Iterator[tuple[dict[str, Any], Any]]:
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         directory.chmod(0o755)
-        secret, shared = directory / "secret", directory / "shared"
-        secret.write_text(mark)
-        secret.chmod(0o644)
+        secret, theirs, shared = (directory / name for name in ("secret", "theirs", "shared"))
+        for file, mode in ((secret, 0o644), (theirs, 0o666)):
+            file.write_text(mark)
+            file.chmod(mode)
         shared.mkdir()
         shared.chmod(0o777)
         port = _listen(stack, socket.AF_INET, ("127.0.0.1", 0))
@@ -156,14 +186,24 @@ def _canaries() -> Iterator[tuple[dict[str, Any], Any]]:
         stack.callback(victim.wait)
         stack.callback(victim.kill)
 
+        # Whatever is done to a file's attributes sets the time of its last change.
+        changed = theirs.stat().st_ctime_ns
+        nice = os.getpriority(os.PRIO_PROCESS, victim.pid)
+
         def touched() -> list[str]:
-            found = ["write_outside"] if any(shared.iterdir()) else []
-            return found + (["kill_parent"] if victim.poll() is not None else [])
+            seen = {
+                "write_outside": any(shared.iterdir()),
+                "file_attributes": theirs.stat().st_ctime_ns != changed,
+                "other_process": os.getpriority(os.PRIO_PROCESS, victim.pid) != nice,
+                "kill_parent": victim.poll() is not None,
+            }
+            return [name for name, found in seen.items() if found]
 
         yield (
             {
                 "mark": mark,
                 "secret": str(secret),
+                "theirs": str(theirs),
                 "shared": str(shared),
                 "socket": path,
                 "port": port,

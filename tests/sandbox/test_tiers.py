@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from runs.sandbox.hosts import Obstacle
 from runs.sandbox.jail import Limits
 from runs.sandbox.probes import PROBES, ProbeReport, probe
 from runs.sandbox.tiers import Tier
+from tests.sandbox import loosened
 from tests.sandbox.conftest import tier_named
 
 pytestmark = pytest.mark.xdist_group("sandbox")
@@ -321,15 +323,154 @@ def as_nobody(program: str) -> str:
     return str(done.stdout)
 
 
+def test_probes_find_a_filter_with_gaps() -> None:
+    """The guard removed: all of tier B but for one family of calls, under the caller's uid."""
+    tier = tier_named("B")
+    shared = dataclasses.replace(tier, jail=dataclasses.replace(tier.jail, slots=None))
+    for names, name in (
+        (loosened.ATTRIBUTES, "file_attributes"),
+        (("utimensat",), "file_attributes"),
+        (("setxattr",), "file_attributes"),
+        (loosened.PROCESSES, "other_process"),
+        (("prlimit64",), "other_process"),
+        (("setpriority",), "other_process"),
+    ):
+        with loosened.filter_without(*names):
+            findings = probe(shared).findings
+        assert findings[name].startswith("OWNED")
+    whole = probe(shared).findings
+    assert whole["file_attributes"].startswith("blocked")
+    assert whole["other_process"].startswith("blocked")
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_ordinary_user_is_refused_code_where_the_filter_has_gaps(at: int) -> None:
+    """The same as nobody: tier B with the whole filter is trusted, with a gap it is not."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become nobody")
+    without = ((), loosened.GAPS)[at]
+    said = as_nobody(
+        "from runs.sandbox import tiers\n"
+        "from runs.sandbox.grader import open_grader\n"
+        "from tests.sandbox.loosened import filter_without\n"
+        "tiers._with_namespaces = lambda: tiers.Obstacle('A_user', 'refused', 'allow them')\n"
+        f"with filter_without(*{without!r}), open_grader() as grader:\n"
+        "    print(grader.tier, *[o.reason for o in grader.obstacles[1:]])"
+    )
+    assert said.split()[0] == ("B", "none")[at]
+    for leak in ("file_attributes: OWNED chmod, ", "other_process: OWNED prlimit, "):
+        assert (leak in said) is (at == 1)
+
+
+def decision(
+    machine: str, number: int, arguments: tuple[int, ...] = (), architecture: int | None = None
+) -> int:
+    """Return what the filter of ``machine`` does with a call: a small cBPF machine."""
+    own = launcher.MACHINES[machine][0]
+    words = struct.pack("<iIQ", number, architecture or own, 0)
+    data = words + struct.pack("<6Q", *arguments, *[0] * (6 - len(arguments)))
+    program = list(struct.iter_unpack("=HBBI", launcher.seccomp_program(machine)))
+    at, held = 0, 0
+    while True:
+        code, yes, no, value = program[at]
+        at += 1
+        if code == 0x06:
+            return int(value)
+        if code == 0x20:
+            (held,) = struct.unpack_from("<I", data, value)
+            continue
+        holds = {0x15: held == value, 0x35: held >= value, 0x45: bool(held & value)}[code]
+        at += yes if holds else no
+
+
+ALLOWED, DENIED, UNKNOWN, LACKING = 0x7FFF0000, 0x50001, 0x50026, 0x5005F
+
+
+@pytest.mark.parametrize("machine", launcher.MACHINES)
+def test_the_filter_decides_by_call_and_argument(machine: str) -> None:
+    column = launcher.MACHINES[machine][1]
+    for name, pair in launcher.DENIED.items():
+        number = pair[column]
+        if number is not None:
+            assert decision(machine, number) == DENIED, name
+    numbers = {name: pair[column] for name, pair in launcher.DECIDED.items()}
+    high = 1 << 32
+    for call, arguments, expected in (
+        ("prlimit64", (0,), ALLOWED),  # the caller itself
+        ("prlimit64", (1,), DENIED),
+        ("prlimit64", (high,), DENIED),
+        ("prlimit64", (2**64 - 1,), DENIED),
+        ("clone", (0x01200011,), ALLOWED),  # fork as the C library makes it
+        ("clone", (0x10000000,), DENIED),  # with a user namespace
+        ("fcntl", (0, 1030), ALLOWED),  # F_DUPFD_CLOEXEC
+        ("fcntl", (0, 6), ALLOWED),  # F_SETLK
+        ("fcntl", (0, 1024), DENIED),  # F_SETLEASE
+        ("fcntl", (0, high | 1024), DENIED),  # the kernel looks at the low word
+        ("fcntl", (0, 1026), DENIED),  # F_NOTIFY
+        ("fcntl", (0, 8), DENIED),  # F_SETOWN
+        ("ioctl", (0, 0x5401), ALLOWED),  # TCGETS, of isatty
+        ("ioctl", (0, 0x5451), ALLOWED),  # FIOCLEX
+        ("ioctl", (0, 0x40086602), LACKING),  # FS_IOC_SETFLAGS
+        ("ioctl", (0, high | 0x40086602), LACKING),
+        ("ioctl", (0, 0x2), LACKING),  # FIGETBSZ
+    ):
+        number = numbers[call]
+        assert number is not None
+        assert decision(machine, number, arguments) == expected, (call, arguments)
+    # openat, read, getrandom, futex, exit_group: what every program needs.
+    for pair in ((257, 56), (0, 63), (318, 278), (202, 98), (231, 94)):
+        assert decision(machine, pair[column]) == ALLOWED
+    # setxattrat, getxattrat, listxattrat, removexattrat, file_setattr; clone3
+    for number in (463, 464, 465, 466, 469, 435):
+        assert decision(machine, number) == UNKNOWN
+    assert decision(machine, 0, architecture=0x40000003) == 0x80000000  # another one is killed
+
+
+def test_a_program_changes_no_attributes_of_its_own_files_either() -> None:
+    tier = tier_named("A", "A_user")
+    made = "open('/box/f', 'w').write('x')"
+    for call in (
+        "os.chmod('/box/f', 0o600)",
+        "os.utime('/box/f')",
+        "os.setxattr('/box/f', 'user.x', b'')",
+        "__import__('fcntl').fcntl(os.open('/box/f', 0), 1024, 0)",
+        "__import__('fcntl').ioctl(os.open('/box/f', 0), 0x40086602, bytes(8))",
+    ):
+        program = f"import os\ndef f():\n    {made}\n    {call}"
+        request = programs.call_all(program=program, entry="f", cases=[([], "")])
+        message = supervisor.read_line(supervisor.run(tier.jail, request, LIMITS).results)
+        assert message is not None
+        assert message[0] == "raise"
+        assert "Operation not" in message[1], call  # permitted, or supported
+
+
+def test_what_honest_programs_do_with_files_and_limits_works() -> None:
+    tier = tier_named("A", "A_user")
+    for call, expected in (
+        ("__import__('shutil').copyfile(sys.executable, '/box/copy')", "/box/copy"),
+        ("__import__('shutil').move(__import__('tempfile').mkstemp()[1], '/box/m')", "/box/m"),
+        ("__import__('tempfile').TemporaryDirectory().cleanup()", None),
+        ("[__import__('pathlib').Path('/box/t').touch() for _ in range(2)]", [None, None]),
+        ("__import__('resource').getrlimit(0)[0]", 2),
+        ("__import__('resource').setrlimit(4, (0, 0))", None),
+        ("len(os.sched_getaffinity(0)) > 0 and os.getpriority(0, 0)", 0),
+        ("__import__('signal').pthread_kill(__import__('threading').get_ident(), 0)", None),
+        ("__import__('fcntl').flock(os.open('/box/l', os.O_CREAT | os.O_RDWR), 2)", None),
+        ("os.set_blocking(os.pipe()[0], False)", None),
+        ("os.isatty(0)", False),
+    ):
+        assert value_of(tier, call) == expected, call
+
+
 def test_seccomp_lists_hold_on_both_architectures() -> None:
-    for machine, (architecture, column, clone) in launcher.MACHINES.items():
+    for machine, (architecture, column) in launcher.MACHINES.items():
         program = launcher.seccomp_program(machine)
         assert len(program) % 8 == 0
         assert len(program) // 8 < 4096  # the kernel's limit
         assert architecture.to_bytes(4, sys.byteorder) in program
         numbers = [pair[column] for pair in launcher.DENIED.values() if pair[column] is not None]
         assert len(set(numbers)) == len(numbers)
-        assert clone not in numbers
+        assert not set(numbers) & {pair[column] for pair in launcher.DECIDED.values()}
         assert max(n for n in numbers if n is not None) <= 462
     with pytest.raises(launcher.SetupFailed):
         launcher.seccomp_program("riscv64")
@@ -345,7 +486,7 @@ def test_call_numbers_agree_with_the_kernel_headers() -> None:
             pytest.skip(f"{path} is not installed")
         pattern = re.compile(r"#define __NR(?:3264)?_(\w+)\s+(\d+)$", re.MULTILINE)
         known = {name: int(number) for name, number in pattern.findall(Path(path).read_text())}
-        for name, pair in launcher.DENIED.items():
+        for name, pair in {**launcher.DENIED, **launcher.DECIDED}.items():
             assert pair[column] is None or pair[column] == known.get(name, pair[column]), name
 
 
