@@ -7,11 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
+from django.db.models import Count
 
 from runs.domain.agent import AgentSettings, Dialect, SearchTool, Trace, run_agent
 from runs.domain.plan import EMBEDDED, ArmSpec, ModelSpec, arm_from_json, from_json
 from runs.domain.prompts import ReturnedSkill
-from runs.models import Execution, Experiment
+from runs.models import Execution, Experiment, Position
 from skills.domain.retrieval import Bm25, Retriever
 from skills.services.libraries import documents_of, versions_of
 from workbench.kernel.chat import EndpointFault
@@ -38,6 +39,7 @@ def run_execution_agent(
             endpoint=endpoint_of(model_of(experiment, arm)),
             subject=execution.uid,
             still_ours=still_ours,
+            retries=retries_of(execution),
         ),
         kind=task.kind,
         prompt=task.prompt,
@@ -57,6 +59,18 @@ def run_execution_agent(
             replicate=execution.replicate,
         ),
     )
+
+
+def retries_of(execution: Execution) -> int:
+    """Return how often a person has had the execution run again after it was dead.
+
+    Each time gives every pair that it serves in that experiment one more position.
+    """
+    positions = Position.objects.filter(pair__arms__execution=execution)
+    by_experiment = positions.values("cell__experiment").annotate(
+        positions=Count("pk"), pairs=Count("pair", distinct=True)
+    )
+    return sum(row["positions"] // row["pairs"] - 1 for row in by_experiment)
 
 
 def model_of(experiment: Experiment, arm: ArmSpec) -> ModelSpec:

@@ -113,6 +113,8 @@ def retry_failed(*, experiment: Experiment, actor: Any, at: datetime) -> int:
         WrongStatus: the experiment is cancelled or was never started.
     """
     with transaction.atomic():
+        # Of two who press the button at once the second finds nothing dead.
+        Experiment.objects.select_for_update().get(pk=experiment.pk)
         dead = executions_of(experiment).filter(state=LeaseState.DEAD)
         uids = list(dead.values_list("uid", flat=True))
         if not uids:

@@ -25,6 +25,7 @@ from tests import scripted_server as scripted
 from tests.scripted_server import Behaviour, ScriptedServer
 from workbench.kernel.chat import (
     CallFailed,
+    ChatReply,
     ChatRequest,
     EndpointBusy,
     EndpointFault,
@@ -289,8 +290,102 @@ def test_a_doubtful_request_is_repeated_once_and_recorded_as_perhaps_billed(
     assert all(map(maybe_billed, Call.objects.all()))
     assert not Call.objects.exclude(reply=None).exists()
     server.script(behaviour, scripted.reply("4"))
-    assert model_at(endpoint, clock).complete(REQUEST, step=0).content == "4"
+    assert model_at(endpoint, clock).complete(REQUEST, step=1).content == "4"
     assert len(server.seen) == Call.objects.count() == 4
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind"),
+    [
+        (scripted.hang(), "timeout"),
+        (scripted.cut(), "incomplete"),
+        (scripted.reply("worked for, but its end isn't marked", finish=None), "incomplete"),
+    ],
+)
+def test_a_later_run_of_the_call_does_not_repeat_what_was_repeated(
+    behaviour: Behaviour, kind: str, serve: Serve, clock: Clock
+) -> None:
+    endpoint, server = serve(behaviour)
+    for _ in range(3):
+        with pytest.raises(CallFailed) as failed:
+            model_at(endpoint, clock).complete(REQUEST, step=0)
+        assert failed.value.kind == kind
+    assert (len(server.seen), ledger()) == (2, [("failed", kind)] * 2)
+    assert "perhaps billed 2 times" in failed.value.detail
+    # Only a person may have it asked once more, and then it is the same again.
+    retried = replace(model_at(endpoint, clock), retries=1)
+    for _ in range(2):
+        with pytest.raises(CallFailed):
+            retried.complete(REQUEST, step=0)
+    assert len(server.seen) == 4
+    server.script(scripted.reply("4"))
+    assert replace(retried, retries=2).complete(REQUEST, step=0).content == "4"
+
+
+def test_a_doubtful_request_of_an_earlier_run_leaves_one(serve: Serve, clock: Clock) -> None:
+    failing = [scripted.status(500)] * 3
+    endpoint, server = serve(scripted.hang(), *failing, scripted.hang())
+    for kind in ("server_error", "timeout", "timeout"):
+        with pytest.raises(CallFailed) as failed:
+            model_at(endpoint, clock).complete(REQUEST, step=0)
+        assert failed.value.kind == kind
+    # 4 requests of the first run, of which one was doubtful, and the one that was left.
+    assert len(server.seen) == Call.objects.count() == 5
+    assert [failure for _, failure in ledger()].count("timeout") == 2
+
+
+def test_deaths_of_workers_count_as_one_doubtful_request(serve: Serve, clock: Clock) -> None:
+    """They are this host's fault, and the tries of what they work on bound them."""
+    endpoint, server = serve(scripted.reply("4"))
+    for number in (1, 2, 3):
+        leave_behind(endpoint, clock, number=number)
+    assert model_at(endpoint, clock).complete(REQUEST, step=0).content == "4"
+    assert len(server.seen) == 1
+
+
+@pytest.mark.both_databases
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("tokens", [2**31, 10**20])
+def test_a_reply_that_can_not_be_stored_has_failed_and_is_repeated_once(
+    tokens: int, serve: Serve, clock: Clock
+) -> None:
+    class Generous:
+        """An adapter that lets every count through."""
+
+        sent = 0
+
+        def send(self, request: ChatRequest, *, without: frozenset[str] = frozenset()) -> ChatReply:
+            self.sent += 1
+            return ChatReply(content="4", finish=Finish.STOP, tokens_in=tokens, tokens_out=1)
+
+    if connection.vendor == "sqlite" and tokens < 2**63:
+        pytest.skip("SQLite's integers have 64 bits")
+    adapter = Generous()
+    endpoint, _ = serve()
+    for _ in range(3):
+        with pytest.raises(CallFailed) as failed:
+            replace(model_at(endpoint, clock), adapter=adapter).complete(REQUEST, step=0)
+        assert failed.value.kind == "unstorable"
+    assert (adapter.sent, ledger()) == (2, [("failed", "unstorable")] * 2)
+    assert all(map(maybe_billed, Call.objects.all()))
+
+
+@pytest.mark.both_databases
+def test_numbers_that_no_row_holds_cost_no_second_request(serve: Serve, clock: Clock) -> None:
+    huge = scripted.completion({"content": "4"}, usage={"prompt_tokens": 3_000_000_000})
+    call = '{"id": "a", "function": {"name": "f", "arguments": {"q": "x", "n": 1e999}}}'
+    text = '{"choices": [{"message": {"tool_calls": [%s]}, "finish_reason": "tool_calls"}]}'
+    endpoint, server = serve(scripted.always(huge), scripted.body(text % call))
+    model = model_at(endpoint, clock)
+    assert model.complete(REQUEST, step=0).tokens_in is None
+    first = model.complete(REQUEST, step=1)
+    assert first.tool_calls[0].arguments == {"q": "x", "n": None}
+    assert model.complete(REQUEST, step=1) == first
+    # The next turn repeats the call to the endpoint.
+    again = replace(REQUEST, messages=(Message("assistant", None, tool_calls=first.tool_calls),))
+    model.complete(again, step=2)
+    assert ledger() == [("completed", "")] * 3
+    assert len(server.seen) == 3
 
 
 def test_a_key_that_dies_is_an_endpoint_fault_and_is_stored_nowhere(
@@ -381,10 +476,10 @@ def test_a_whole_arm_over_a_real_socket(serve: Serve, clock: Clock) -> None:
 # --- dead workers -----------------------------------------------------------
 
 
-def leave_behind(endpoint: dict[str, Any], clock: Clock, step: int = 0) -> Call:
+def leave_behind(endpoint: dict[str, Any], clock: Clock, step: int = 0, number: int = 1) -> Call:
     """Insert the row of a worker that died with its request out."""
     model, sha256 = model_at(endpoint, clock), request_sha256(REQUEST)
-    return model._insert(REQUEST, step=step, sha256=sha256, try_number=1)
+    return model._insert(REQUEST, step=step, sha256=sha256, try_number=number)
 
 
 @pytest.mark.both_databases
@@ -406,6 +501,45 @@ def test_after_an_orphan_a_timeout_is_not_repeated(serve: Serve, clock: Clock) -
     with pytest.raises(CallFailed):
         model_at(endpoint, clock).complete(REQUEST, step=0)
     assert (len(server.seen), ledger()) == (1, [("orphaned", ""), ("failed", "timeout")])
+
+
+class Lost(Exception):
+    """The lease is somebody else's."""
+
+
+def lose() -> None:
+    raise Lost
+
+
+@pytest.mark.both_databases
+def test_who_lost_the_lease_sends_nothing_and_calls_nobody_dead(serve: Serve, clock: Clock) -> None:
+    endpoint, server = serve(scripted.reply("4"))
+    others = leave_behind(endpoint, clock)
+    late = replace(model_at(endpoint, clock), still_ours=lose)
+    for step in (0, 1):
+        with pytest.raises(Lost):
+            late.complete(REQUEST, step=step)
+    others.refresh_from_db()
+    assert (others.state, server.seen, Call.objects.count()) == ("sent", [], 1)
+    # Without the question it takes the other's request for a dead worker's and sends its own.
+    assert replace(late, still_ours=lambda: None).complete(REQUEST, step=0).content == "4"
+    assert (len(server.seen), ledger()) == (1, [("orphaned", ""), ("completed", "")])
+
+
+def test_a_lease_that_is_lost_between_two_requests_ends_the_call(
+    serve: Serve, clock: Clock
+) -> None:
+    endpoint, server = serve(scripted.status(500))
+    asked: list[int] = []
+
+    def lose_after_one() -> None:
+        asked.append(1)
+        if len(asked) > 1:
+            raise Lost
+
+    with pytest.raises(Lost):
+        replace(model_at(endpoint, clock), still_ours=lose_after_one).complete(REQUEST, step=0)
+    assert (len(server.seen), ledger()) == (1, [("failed", "server_error")])
 
 
 def test_a_worker_taken_for_dead_keeps_what_its_request_cost(serve: Serve, clock: Clock) -> None:

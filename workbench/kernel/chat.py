@@ -84,7 +84,7 @@ class CallFailed(Exception):
 
     Attributes:
         kind: ``transport``, ``timeout``, ``rate_limited``, ``server_error``,
-            ``incomplete`` or ``bad_request``.
+            ``incomplete``, ``unstorable`` or ``bad_request``.
         retry_after_s: seconds the endpoint last asked to wait, or None.
     """
 

@@ -88,6 +88,7 @@ def chat_model_for(
     subject: UUID,
     timing: Timing | None = None,
     still_ours: Callable[[], None] = lambda: None,
+    retries: int = 0,
 ) -> ChatModel:
     """Return the model of ``endpoint``, bound to ``subject`` in the call ledger.
 
@@ -98,6 +99,7 @@ def chat_model_for(
             ``base_url`` is http(s), or ``replay:PATH`` of a recording.
         timing: clock, sleep and random; the real ones when None.
         still_ours: called before each request; raises where the caller lost its lease.
+        retries: how often a person has had the subject's failed calls tried once more.
 
     Raises:
         BadEndpoint: the configuration can't be used.
@@ -114,6 +116,7 @@ def chat_model_for(
         timing=timing,
         policy=POLICY,
         still_ours=still_ours,
+        retries=retries,
     )
 
 

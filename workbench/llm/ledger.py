@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, InterfaceError, OperationalError, transaction
 from django.db.models import Max, QuerySet
 
 from workbench.kernel.chat import CallFailed, ChatReply, ChatRequest, EndpointFault
@@ -31,6 +31,7 @@ from workbench.models import Call, CallState
 
 PARAMETER_REFUSED: Final = "parameter_refused"
 UNEXPECTED: Final = "unexpected"
+UNSTORABLE: Final = "unstorable"
 
 
 class Adapter(Protocol):
@@ -72,6 +73,8 @@ class LedgeredModel:
     policy: RetryPolicy
     # Called in the transaction that inserts a row: raises when the caller's lease is lost.
     still_ours: Callable[[], None] = lambda: None
+    # How often a person has had the subject's failed calls tried once more.
+    retries: int = 0
 
     def complete(self, request: ChatRequest, *, step: int) -> ChatReply:
         """Return the reply to ``request``: the ledger's if it holds one, else a new one.
@@ -89,7 +92,8 @@ class LedgeredModel:
             if call.state == CallState.COMPLETED and call.request_sha256 == sha256:
                 assert call.reply is not None
                 return reply_from(call.reply)
-        orphans = self._orphan(call for call in tries if call.state == CallState.SENT)
+        self._orphan(call for call in tries if call.state == CallState.SENT)
+        doubtful = self._doubtful(tries)
         last = tries[-1].try_number if tries else 0
 
         def send(without: frozenset[str]) -> ChatReply:
@@ -103,19 +107,38 @@ class LedgeredModel:
             gate=self.gate,
             timing=self.timing,
             policy=self.policy,
-            maybe_billed=min(orphans, 1),
+            maybe_billed=doubtful,
         )
 
     def _tries(self, step: int) -> QuerySet[Call]:
         return Call.objects.filter(subject=self.subject, step=step)
 
-    def _orphan(self, calls: Iterable[Call]) -> int:
-        """Mark the calls whose workers are gone, as the lease is ours; return how many."""
+    def _orphan(self, calls: Iterable[Call]) -> None:
+        """Mark the calls whose workers are gone, if the lease is ours."""
         in_flight = [call.pk for call in calls]
-        if not in_flight:
-            return 0
-        rows = Call.objects.filter(pk__in=in_flight, state=CallState.SENT)
-        return rows.update(state=CallState.ORPHANED)
+        if in_flight:
+            rows = Call.objects.filter(pk__in=in_flight, state=CallState.SENT)
+            with transaction.atomic(durable=True):
+                self.still_ours()
+                rows.update(state=CallState.ORPHANED)
+
+    def _doubtful(self, tries: Iterable[Call]) -> int:
+        """Return how many earlier requests count as perhaps billed, whatever run made them.
+
+        Workers that died count as one: a death is this host's fault, and the
+        subject's tries bound how many there are.
+
+        Raises:
+            CallFailed: so many that there is to be no other.
+        """
+        perhaps = [call for call in tries if maybe_billed(call)]
+        failed = [call for call in perhaps if call.failure]
+        most = self.policy.maybe_billed_attempts
+        doubtful = len(failed) + (len(failed) < len(perhaps)) - self.retries * most
+        if failed and doubtful >= most:
+            detail = f"perhaps billed {len(perhaps)} times, so not sent again until it is retried"
+            raise CallFailed(failed[-1].failure, f"{detail}: {failed[-1].failure_detail}")
+        return max(doubtful, 0)
 
     def _send(self, call: Call, request: ChatRequest, *, without: frozenset[str]) -> ChatReply:
         try:
@@ -129,7 +152,14 @@ class LedgeredModel:
         except Exception as error:
             self._fail(call, UNEXPECTED, type(error).__name__)
             raise
-        self._complete(call, reply)
+        try:
+            self._complete(call, reply)
+        except (OperationalError, InterfaceError):
+            raise  # the database is gone: the row stays as a dead worker's would
+        except Exception as error:
+            detail = f"the reply can't be stored ({type(error).__name__})"
+            self._fail(call, UNSTORABLE, detail)
+            raise CallFailed(UNSTORABLE, detail) from error
         return reply
 
     def _insert(self, request: ChatRequest, *, step: int, sha256: str, try_number: int) -> Call:

@@ -12,8 +12,8 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, Final, NoReturn
@@ -31,7 +31,7 @@ from workbench.kernel.chat import (
     ToolCall,
 )
 from workbench.llm.retry import ParameterRefused, Transient
-from workbench.llm.wire import request_json, storable
+from workbench.llm.wire import request_json, storable, with_leaves
 
 # What a request can go without. ``max_tokens`` is sent under its newer name.
 DROPPABLE: Final = (
@@ -45,6 +45,8 @@ DROPPABLE: Final = (
 _LONGEST_DETAIL: Final = 500
 # A shorter secret could be part of ordinary text, which must stay readable.
 _SHORTEST_SECRET: Final = 6
+# What the ledger's columns hold; a larger count is no count.
+_MOST_TOKENS: Final = 2**31 - 1
 
 _KEY: Final = re.compile(r"[!-~]+", re.ASCII)
 
@@ -165,8 +167,6 @@ class OpenAIEndpoint:
         started = time.perf_counter()
         status, headers, text = self._post(key, request_body(request, self.model, without=without))
         latency_s = time.perf_counter() - started
-        if key is not None and len(key) >= _SHORTEST_SECRET:
-            text = text.replace(key, "[key]")
         return read_answer(
             status=status,
             headers=headers,
@@ -174,16 +174,18 @@ class OpenAIEndpoint:
             endpoint=self,
             without=without,
             latency_s=latency_s,
+            hide=hiding(key),
         )
 
     def models(self) -> tuple[str, ...]:
         """Return the ids of the endpoint's models; empty when it doesn't list them."""
         try:
+            key = self.key()
             client = _client(self.base_url, self.timeouts, os.getpid())
             answer = client.get(
-                "/models", cast_to=httpx2.Response, options={"headers": _headers(self.key())}
+                "/models", cast_to=httpx2.Response, options={"headers": _headers(key)}
             )
-            data = json.loads(answer.text)["data"]
+            data = hiding(key)(json.loads(answer.text))["data"]
             return tuple(sorted(str(item["id"]) for item in data))
         except (OpenAIError, httpx2.HTTPError, ValueError, LookupError, TypeError):
             return ()
@@ -259,23 +261,30 @@ def read_answer(
     endpoint: OpenAIEndpoint,
     without: frozenset[str] = frozenset(),
     latency_s: float | None = None,
+    hide: Callable[[Any], Any] = lambda value: value,
 ) -> ChatReply:
     """Return the reply in an HTTP answer.
 
     A full context and a refused content are replies too: they are results of the
     model, not failures of the call.
 
+    Args:
+        hide: takes the key out of whatever comes back; see ``hiding``.
+
     Raises:
         Transient, ParameterRefused, CallFailed, EndpointFault: see the module.
     """
-    body = _decode(text)
+    body = _decode(text, hide)
     error = _error_of(body, failed=status >= 300)
     if status < 300 and error is None:
-        return read_reply(body, without=without, latency_s=latency_s)
+        reply = read_reply(body, without=without, latency_s=latency_s)
+        # Once more: a text may come in parts, none of which holds the whole key.
+        return replace(reply, content=hide(reply.content), reasoning=hide(reply.reasoning))
     if status < 300 and error is not None:
         # Some routers answer 200 and put the provider's status into the body.
         status = error.status if error.status >= 400 else 502
-    return _read_error(status, headers, error or _Error(_brief(text)), endpoint, without, latency_s)
+    error = error or _Error(_brief(hide(text)))
+    return _read_error(status, headers, error, endpoint, without, latency_s)
 
 
 def read_reply(
@@ -307,6 +316,32 @@ def read_reply(
         reasoning=_content(message.get("reasoning_content") or message.get("reasoning")),
         dropped_parameters=tuple(sorted(without)),
     )
+
+
+# --- the key ----------------------------------------------------------------
+
+
+def hiding(key: str | None) -> Callable[[Any], Any]:
+    """Return a function that puts ``[key]`` for ``key`` in every text of a JSON value."""
+    if key is None or len(key) < _SHORTEST_SECRET:
+        return lambda value: value
+    pattern = re.compile("".join(map(_spellings, key)), re.IGNORECASE)
+
+    def without_key(value: Any) -> Any:
+        return pattern.sub("[key]", value) if isinstance(value, str) else value
+
+    return lambda value: with_leaves(value, without_key)
+
+
+def _spellings(character: str) -> str:
+    """Return a pattern of the ways to write ``character`` in JSON, a URL and HTML.
+
+    A text may hold JSON that is decoded later, such as the arguments of a tool
+    call, and that may hold JSON again: so there may be several backslashes.
+    """
+    number, code = ord(character), f"{ord(character):02x}"
+    in_json = rf"\\{{0,7}}(?-i:{re.escape(character)})|\\{{1,7}}u00{code}"
+    return rf"(?:{in_json}|%{code}|&#0*{number};|&#x0*{code};)"
 
 
 # --- errors -----------------------------------------------------------------
@@ -473,17 +508,17 @@ def _content(content: Any) -> str | None:
 
 def _count(usage: Any, name: str) -> int | None:
     value = usage.get(name) if isinstance(usage, Mapping) else None
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= _MOST_TOKENS else None
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-def _decode(text: str) -> Any:
-    """Return the JSON in ``text`` made storable, or None."""
+def _decode(text: str, hide: Callable[[Any], Any]) -> Any:
+    """Return the JSON in ``text`` made storable and without the key, or None."""
     try:
-        return storable(json.loads(text, parse_constant=_no_constant))
+        return hide(storable(json.loads(text, parse_constant=_no_constant)))
     except (ValueError, RecursionError):
         return None
 

@@ -21,7 +21,7 @@ from workbench.kernel.chat import CallFailed, ChatReply, EndpointBusy, EndpointF
 GIVE_UP: Final = "give_up"
 
 # After one of these the endpoint may have done the work and charged for it.
-MAYBE_BILLED: Final = frozenset({"timeout", "incomplete"})
+MAYBE_BILLED: Final = frozenset({"timeout", "incomplete", "unstorable"})
 
 # A wait beyond a day is junk or a suspension; either way somebody should look.
 LONGEST_HOLD_S: Final = 86_400.0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from workbench.kernel.chat import ChatReply, ChatRequest, Finish, Message, ToolCall
@@ -11,20 +12,34 @@ from workbench.kernel.identity import canonical_json
 
 
 def storable(value: Any) -> Any:
-    """Return JSON ``value`` with lone surrogates and NULs replaced by U+FFFD.
+    """Return JSON ``value`` as every database can hold it.
 
-    JSON text can hold both; UTF-8 has no form for the first, PostgreSQL for either.
+    Lone surrogates and NULs become U+FFFD: JSON text can hold both; UTF-8 has no
+    form for the first, PostgreSQL for either. Numbers that are too large for a
+    float, such as 1e999, become None.
     """
+    return with_leaves(value, _storable_leaf)
+
+
+def with_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return JSON ``value`` with ``change`` made to everything in it that holds nothing else.
+
+    The names in objects are among that.
+    """
+    if isinstance(value, Mapping):
+        return {change(name): with_leaves(item, change) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_leaves(item, change) for item in value]
+    return change(value)
+
+
+def _storable_leaf(value: Any) -> Any:
     if isinstance(value, str):
         if value.isascii() and "\0" not in value:
             return value
         text = value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return text.replace("\0", "\ufffd")
-    if isinstance(value, Mapping):
-        return {storable(key): storable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [storable(item) for item in value]
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def request_json(request: ChatRequest) -> dict[str, Any]:

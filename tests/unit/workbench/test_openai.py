@@ -23,7 +23,7 @@ from workbench.kernel.chat import (
     Message,
     ToolCall,
 )
-from workbench.llm.openai import OpenAIEndpoint, Timeouts, read_answer, request_body
+from workbench.llm.openai import OpenAIEndpoint, Timeouts, hiding, read_answer, request_body
 from workbench.llm.retry import ParameterRefused, Transient
 
 KEY_ENV = "TEST_ENDPOINT_KEY"
@@ -236,6 +236,24 @@ def test_unknown_usage_is_none(usage: Any) -> None:
 def test_tool_calls_are_kept_as_received(calls: list[Any], expected: tuple[Any, ...]) -> None:
     (call,) = read(200, chat({"content": None, "tool_calls": calls})).tool_calls
     assert (call.id, call.name, call.arguments) == expected
+
+
+def test_numbers_that_no_row_can_hold_are_unknown() -> None:
+    call = '{"id": "a", "function": {"name": "f", "arguments": {"q": [1e999, -1e999, 1e9]}}}'
+    text = '{"choices": [{"message": {"tool_calls": [%s]}, "finish_reason": "tool_calls"}]}'
+    (kept,) = read(200, text % call).tool_calls
+    assert kept.arguments == {"q": [None, None, 1e9]}
+
+
+@pytest.mark.parametrize(
+    ("count", "kept"),
+    # The largest that a column holds is 2**31 - 1.
+    [(2**31 - 1, 2**31 - 1), (2**31, None), (3_000_000_000, None), (10**20, None), (1e20, None)],
+)
+def test_a_count_beyond_any_context_is_unknown(count: float, kept: int | None) -> None:
+    usage = {"prompt_tokens": count, "completion_tokens": 5}
+    reply = read(200, chat({"content": "x"}, usage=usage))
+    assert (reply.tokens_in, reply.tokens_out) == (kept, 5)
 
 
 def test_text_that_no_row_can_hold_is_replaced() -> None:
@@ -541,6 +559,87 @@ def test_the_key_is_in_no_exception_and_no_log(
 def test_a_reply_that_repeats_the_key_is_redacted(serve: Serve) -> None:
     endpoint, _ = serve(scripted.reply(f"your key is {CANARY}"))
     assert endpoint.send(REQUEST).content == "your key is [key]"
+
+
+SLASHED = "sk/live+abcdef=123"
+
+
+def all_escaped(key: str) -> str:
+    return "".join(f"\\u{ord(character):04X}" for character in key)
+
+
+SPELLINGS: dict[str, Callable[[str], str]] = {
+    "plain": str,
+    "slashes": lambda key: key.replace("/", "\\/"),
+    "first": lambda key: f"\\u{ord(key[0]):04x}{key[1:]}",
+    "all": all_escaped,
+    # JSON in JSON: whoever decodes the text has the key.
+    "twice": lambda key: all_escaped(key).replace("\\", "\\\\"),
+    "url": lambda key: key.replace("/", "%2F").replace("+", "%2b"),
+    "html": lambda key: key.replace("/", "&#x2F;").replace("+", "&#43;"),
+}
+spelt = pytest.mark.parametrize("spell", SPELLINGS.values(), ids=SPELLINGS)
+
+
+@spelt
+@pytest.mark.parametrize(
+    ("status", "text"),
+    [
+        (401, '{"error": {"message": "bad key Bearer KEY, sorry"}}'),
+        (500, '{"error": {"message": "bad key Bearer KEY, sorry"}}'),
+        (500, '{"detail": [{"KEY": 1, "msg": {"is": "KEY"}}]}'),
+        (500, "<p>bad key Bearer KEY, sorry</p>"),
+        (500, '{"error": {"message": "' + "x" * 485 + 'KEY"}}'),
+        (200, '{"choices": [{"message": {"content": "x"}, "finish_reason": "KEY"}]}'),
+        (400, '{"error": {"message": "unknown field KEY in seed", "code": "unknown_parameter"}}'),
+    ],
+)
+def test_however_an_error_spells_the_key_it_is_redacted(
+    status: int, text: str, spell: Callable[[str], str], serve: Serve, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv(KEY_ENV, SLASHED)
+    endpoint, _ = serve(scripted.body(text.replace("KEY", spell(SLASHED)), status=status))
+    said = ""
+    try:
+        said = str(endpoint.send(REQUEST))
+    except (Transient, CallFailed, EndpointFault, ParameterRefused) as error:
+        said = str(error)
+        assert error.detail in said
+    # Neither as it is nor after decoding, nor its first half where the text is cut.
+    for hidden in (SLASHED, spell(SLASHED), "abcdef", all_escaped(SLASHED), "sk/", "sk\\/"):
+        assert hidden not in said
+    assert status == 200 or "[key" in said
+
+
+@spelt
+def test_however_a_reply_spells_the_key_it_is_redacted_everywhere(
+    spell: Callable[[str], str], serve: Serve, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv(KEY_ENV, SLASHED)
+    text = """{"choices": [{"finish_reason": "stop", "message": {
+        "content": [{"type": "text", "text": "It is sk/li"}, {"type": "text", "text": "REST."}],
+        "reasoning": "KEY",
+        "tool_calls": [
+            {"id": "KEY", "function": {"name": "KEY", "arguments": {"KEY": ["KEY", 1]}}},
+            {"id": "b", "function": {"name": "f", "arguments": "{\\"q\\": \\"KEY\\"}"}}]}}]}"""
+    text = text.replace("KEY", spell(SLASHED)).replace("REST", SLASHED.removeprefix("sk/li"))
+    endpoint, _ = serve(scripted.body(text))
+    reply = endpoint.send(REQUEST)
+    assert (reply.content, reply.reasoning) == ("It is [key].", "[key]")
+    first, second = reply.tool_calls
+    assert (first.id, first.name, first.arguments) == ("[key]", "[key]", {"[key]": ["[key]", 1]})
+    assert second.arguments == '{"q": "[key]"}'
+
+
+def test_text_that_only_resembles_the_key_stays() -> None:
+    hide = hiding(SLASHED)
+    near = ["SK/live+abcdef=123", "sk/live+abcdef=12", "sk/live abcdef=123", 5, None]
+    assert hide(near) == near
+    # So short a secret could be a word.
+    assert hiding("word")("a word") == "a word"
+    assert hiding(None)("a word") == "a word"
+    # A text of nothing but backslashes is searched in a moment.
+    assert hide("\\" * 200_000) == "\\" * 200_000
 
 
 def test_models_are_listed_where_the_endpoint_can(serve: Serve) -> None:
