@@ -497,3 +497,20 @@ def test_the_launcher_fails_closed() -> None:
     report = probe(broken)
     assert not report.built
     assert "Landlock ABI" in report.reason
+
+
+def test_what_the_standard_library_loads_from_the_system_is_there(grader: Grader) -> None:
+    """Modules on system libraries (sqlite3, ssl, ...) work for the uid that programs run under."""
+    program = (
+        "def loaded():\n    import bz2, lzma, sqlite3, ssl\n    return sqlite3.sqlite_version > '3'"
+    )
+    checker = {
+        "mode": "cases",
+        "entry": "loaded",
+        "prelude": "",
+        "cases": [{"args": [], "expected": True}],
+        "comparator": "exact",
+        "timeout_s": 10,
+    }
+    result = grader.grade(kind="code", checker=checker, reply=f"```python\n{program}\n```")
+    assert result.verdict == "pass", result.details
