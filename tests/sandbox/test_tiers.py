@@ -184,25 +184,18 @@ def test_remedies_name_the_switch(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_inside_there_is_nothing_but_an_interpreter() -> None:
     tier = tier_named("A", "A_user")
-    assert (
-        value_of(tier, "sorted(os.listdir('/'))")
-        == sorted(
-            ["box", "dev", "etc", "py", "usr"]
-            + [name for name in ("lib", "lib32", "lib64", "libx32") if os.path.exists(f"/{name}")]
-        )
-        or value_of(tier, "os.path.exists('/proc') or os.path.exists('/tmp')") is False
-    )
+    libraries = [name for name in ("lib", "lib32", "lib64", "libx32") if os.path.exists(f"/{name}")]
+    expected = sorted(["box", "dev", "etc", "py", "usr", *libraries])
+    assert value_of(tier, "sorted(os.listdir('/'))") == expected
     environment = value_of(tier, "sorted(os.environ)")
     assert set(environment) <= {
         *("HOME", "LANG", "PATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "PWD", "LC_CTYPE"),
     }
     assert value_of(tier, "hash('a')") == value_of(tier, "hash('a')")
-    installed = "[n for r, d, _ in os.walk('/py/lib') for n in d if n.endswith('-packages')]"
-    inside = value_of(tier, f"[os.listdir(r) for r in ['/py/lib'] for _ in {installed}] and True")
-    assert inside in (True, [])
+    # What an interpreter would import from: packages hold benchmarks with their answers.
     count = (
-        "sum(len(d) + len(n) for r, d, n in os.walk('/py/lib') if r.endswith('-packages'))"
-        " + sum(len(d) + len(n) for r, d, n in os.walk('/usr/lib') if r.endswith('-packages'))"
+        "sum(len(os.listdir(found)) for base in ('/py/lib', '/usr/lib') "
+        "for found in __import__('glob').glob(base + '/python3*/*-packages'))"
     )
     assert value_of(tier, count) == 0
 
