@@ -184,9 +184,8 @@ def test_remedies_name_the_switch(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_inside_there_is_nothing_but_an_interpreter() -> None:
     tier = tier_named("A", "A_user")
-    libraries = [name for name in ("lib", "lib32", "lib64", "libx32") if os.path.exists(f"/{name}")]
-    expected = sorted(["box", "dev", "etc", "py", "usr", *libraries])
-    assert value_of(tier, "sorted(os.listdir('/'))") == expected
+    elsewhere = ("/proc", "/sys", "/tmp", "/root", "/home", "/var", "/srv", "/opt", "/usr/bin")
+    assert value_of(tier, f"[path for path in {elsewhere} if os.path.exists(path)]") == []
     environment = value_of(tier, "sorted(os.environ)")
     assert set(environment) <= {
         *("HOME", "LANG", "PATH", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "PWD", "LC_CTYPE"),
