@@ -181,6 +181,9 @@ class _Evidence:
         unequal: frozenset[str] = frozenset()
         if se is not None and sd is not None:
             unequal = se_run.dropped ^ sd_run.dropped
+            if se_run.tier != sd_run.tier:  # one of them is being graded again
+                se = sd = None
+                se_failure = sd_failure = NoResult.PENDING
         if unequal:
             se = sd = None
             se_failure = sd_failure = NoResult.UNEQUAL_PARAMETERS
@@ -231,10 +234,11 @@ def _evidence_of(cells: Sequence[Cell]) -> _Evidence:
 
 
 def _runs(attempts: Any) -> dict[int, _Run]:
-    """Return the run of each execution of ``attempts``; an attempt's latest grade counts."""
+    """Return the run of each execution of ``attempts``; an attempt's standing grade counts."""
     grades = {
         attempt: (verdict, tier)
         for attempt, verdict, tier in Grade.objects.filter(attempt__in=attempts.values("pk"))
+        .exclude(verdict=Verdict.INFRA_ERROR)
         .order_by("number")
         .values_list("attempt", "verdict", "tier")
     }
