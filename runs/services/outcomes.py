@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from django.db import transaction
 from django.db.models import F
@@ -46,17 +47,21 @@ def store_grade(attempt: Attempt, result: GradeResult) -> Grade:
 
 
 def store_outcome(pair: Pair) -> None:
-    """Store the pair's outcome once both arms are graded at one tier; again changes nothing.
+    """Store the pair's outcome once both arms are graded alike; again changes nothing.
+
+    Alike means at one tier and, before that, asked with the same parameters.
 
     The pair's row is locked first: of two arms that finish together, the
     second waits and then sees the grade of the first.
     """
     with transaction.atomic():
         Pair.objects.select_for_update().only("pk").get(pk=pair.pk)
-        grades = graded_arms(pair)
-        if set(grades) != set(Arm) or len({grade.tier for grade in grades.values()}) > 1:
+        graded = graded_arms(pair)
+        if set(graded) != set(Arm):
             return
-        se, sd = grades[Arm.SE], grades[Arm.SD]
+        se, sd = graded[Arm.SE].grade, graded[Arm.SD].grade
+        if se.tier != sd.tier or graded[Arm.SE].dropped != graded[Arm.SD].dropped:
+            return
         outcome = Outcome(
             uid=uid_for("outcome", str(pair.uid), se.number, sd.number),
             pair=pair,
@@ -69,7 +74,14 @@ def store_outcome(pair: Pair) -> None:
         Outcome.objects.bulk_create([outcome], ignore_conflicts=True)
 
 
-def graded_arms(pair: Pair) -> dict[str, Grade]:
+class GradedArm(NamedTuple):
+    """The standing grade of an arm, and the parameters that its endpoint refused."""
+
+    grade: Grade
+    dropped: frozenset[str]
+
+
+def graded_arms(pair: Pair) -> dict[str, GradedArm]:
     """Return the standing grade of each arm that has one."""
     grades = (
         Grade.objects.filter(
@@ -78,10 +90,14 @@ def graded_arms(pair: Pair) -> dict[str, Grade]:
         .exclude(verdict=Verdict.INFRA_ERROR)
         .select_related("attempt")
         .defer("attempt__trace", "details")
-        .annotate(arm=F("attempt__execution__pair_arms__arm"))
+        .annotate(
+            arm=F("attempt__execution__pair_arms__arm"),
+            dropped=F("attempt__trace__dropped_parameters"),
+        )
         .order_by("number")
     )
-    return {grade.arm: grade for grade in grades}  # the last one of an arm stays
+    # Of several grades of an arm the last one stays.
+    return {grade.arm: GradedArm(grade, frozenset(grade.dropped or ())) for grade in grades}
 
 
 def level_tiers(pairs: Sequence[Pair], grader: Grader) -> list[Pair]:
@@ -102,7 +118,7 @@ def level_tiers(pairs: Sequence[Pair], grader: Grader) -> list[Pair]:
         regraded = [
             grade.attempt.execution_id
             for pair in waiting
-            for grade in graded_arms(pair).values()
+            for grade, _ in graded_arms(pair).values()
             if grade.tier != grader.tier and regrade(grade.attempt_id, grader)
         ]
         found = Pair.objects.filter(arms__execution__in=regraded).exclude(pk__in=touched)

@@ -373,6 +373,26 @@ def test_levelling_a_shared_baseline_levels_every_pair_it_serves(
         assert outcome.se_grade.tier == outcome.sd_grade.tier == grader().tier
 
 
+def test_arms_that_were_sent_different_parameters_are_no_pair(
+    tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**arguments: Any) -> Any:
+        trace = run_agent(**arguments)
+        if not arguments["exposed"]:
+            return trace
+        # As if the endpoint had refused the temperature beside tools.
+        first = trace.steps[0]
+        reply = replace(first.reply, dropped_parameters=("temperature",))
+        return replace(trace, steps=(replace(first, reply=reply), *trace.steps[1:]))
+
+    monkeypatch.setattr(arms, "run_agent", refused)
+    experiment = plan(make_spec(tasks))
+    run(experiment)
+    assert not Outcome.objects.exists()
+    cell = report_of(experiment)["cells"][0]
+    assert (cell["n_pairs"], cell["n_censored"]) == (0, 12)
+
+
 def test_tiers_never_mix_within_a_pair(tasks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host changes half-way: what was graded at the other tier is graded again."""
     experiment = plan(make_spec(tasks))
