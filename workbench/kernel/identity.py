@@ -25,20 +25,28 @@ def canonical_json(value: Any) -> str:
 
 def sha256_of(value: Any) -> str:
     """Return the hex sha256 of ``value``'s canonical JSON (64 characters)."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    return sha256_of_text(canonical_json(value))
 
 
 def sha256_of_text(text: str) -> str:
     """Return the hex sha256 of ``text`` in UTF-8 (64 characters)."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(_bytes(text)).hexdigest()
+
+
+def _bytes(text: str) -> bytes:
+    # Text that models write may hold lone surrogates (JSON "\ud800"): they must hash, not crash.
+    return text.encode("utf-8", "surrogatepass")
 
 
 def uid_for(*parts: Any) -> uuid.UUID:
     """Return the uuid5 of the canonical JSON list of ``parts``: the same parts, the same uid."""
-    return uuid.uuid5(NAMESPACE, canonical_json(list(parts)))
+    # uuid.uuid5 itself takes no lone surrogate.
+    name = NAMESPACE.bytes + _bytes(canonical_json(list(parts)))
+    digest = hashlib.sha1(name, usedforsecurity=False).digest()
+    return uuid.UUID(bytes=digest[:16], version=5)
 
 
 def generation_seed(*, seed_stream: str, task_sha256: str, replicate: int) -> int:
     """Return the 31-bit seed that both arms of a pair send (0 to 2**31 - 1)."""
-    digest = hashlib.sha256(canonical_json([seed_stream, task_sha256, replicate]).encode()).digest()
+    digest = hashlib.sha256(_bytes(canonical_json([seed_stream, task_sha256, replicate]))).digest()
     return int.from_bytes(digest[:4], "big") >> 1
