@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
 from markdown_it import MarkdownIt
+
+from runs.domain.checking import normalise_text
+from runs.domain.rationals import ascii_maths, parse_rational
 
 # 8,192 tokens are some 32,000 characters; eight times that is no answer but a flood.
 MAX_REPLY_CHARS = 262_144
@@ -140,8 +143,8 @@ def extract_choice(reply: str, options: Mapping[str, str]) -> str | None:
     """Return the key of ``options`` that ``reply`` chooses; None if none or not one alone.
 
     Tried in this order: the last box, what follows the last "answer is" or
-    "answer:", the last line, the whole reply, and at last a key that is the
-    only one standing in parentheses or bold type.
+    "answer:", the last line if it is a bare option, the whole reply, and at last
+    a key that is the only one standing in parentheses or bold type.
     """
     text = strip_reasoning(reply)
     box = last_box(text)
@@ -152,34 +155,31 @@ def extract_choice(reply: str, options: Mapping[str, str]) -> str | None:
     marked = _after_marker(text)
     if marked is not None:
         return _read_choice(marked, options)
-    lines = [line for line in text.splitlines() if line.strip()]
-    for part in [lines[-1], text] if lines else []:
-        found = _read_choice(part, options)
-        if found is not None:
-            return found
-    marks = re.findall(r"\(([^()\s]{1,20})\)|\*\*\(?([^*()]{1,20}?)[).:]?\*\*", text)
-    keys = {key for pair in marks for key in options if key.casefold() in _fold_all(pair)}
-    return keys.pop() if len(keys) == 1 else None
+    return _last_line(text, options) or _read_choice(text, options) or _only_mark(text, options)
 
 
 def extract_number(reply: str) -> Fraction | None:
     """Return the number ``reply`` answers with, exactly as written; None if there is none.
 
-    The number in the last box; else the first one after the last "answer is"
-    or "answer:"; else the last one of the reply.
+    The value of the last box; else the one after the last "answer is" or
+    "answer:"; else the last one of the reply. Units don't count; a number that is
+    an exponent, a radicand or a denominator, or is multiplied by a root or by pi, is
+    none by itself.
     """
     text = strip_reasoning(reply)
     box = last_box(text)
     if box.state is BoxState.UNTERMINATED:
         return None
     if box.content is not None:
-        numbers = _numbers(_unwrap_text(box.content))
-        return numbers[-1] if numbers else None
+        return _whole_number_text(box.content)
     marked = _after_marker(text)
-    numbers = _numbers(marked) if marked is not None else []
-    if numbers:
-        return numbers[0]
-    numbers = _numbers(text)
+    if marked is not None:
+        sentence = re.split(r"[.;](?:\s|$)", marked, maxsplit=1)[0]
+        marked = sentence if re.search(r"\d", sentence) else marked
+        value = _whole_number_text(marked)
+        if value is not None or re.search(r"\d", marked):
+            return value if value is not None else next(iter(_standing_numbers(marked)), None)
+    numbers = _standing_numbers(text)
     return numbers[-1] if numbers else None
 
 
@@ -310,27 +310,73 @@ def _fold(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().strip(_WRAPPERS).split())
 
 
-def _fold_all(texts: Collection[str]) -> set[str]:
-    return {_fold(text) for text in texts}
+# What is said of an option right after it when it is ruled out: "D - this can't be".
+_RULED_OUT = re.compile(
+    r"[\s.,:;–—*)-]*(?:(?:this|that|it|which|option|is|was|are|be|can|could|would|does|clearly|"
+    r"definitely|also)\b\s*)*"
+    r"(?:not|no|never|cannot|\w+n['’]t|wrong|incorrect|false|impossible|ruled|eliminated|"
+    r"excluded|refuted)\b"
+)
+
+
+def _last_line(text: str, options: Mapping[str, str]) -> str | None:
+    """Return the option the last line consists of; a list of the options chooses none of them."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return None
+    found, worded = _bare_option(lines[-1], options)
+    if worded and {key for line in lines if (key := _bare_option(line, options)[0])} != {found}:
+        return None
+    return found
+
+
+def _bare_option(text: str, options: Mapping[str, str]) -> tuple[str | None, bool]:
+    """Return the option that is all of ``text`` (or None), and whether its wording is in it."""
+    said = _said(text)
+    for key, wording in options.items():
+        if wording and said == normalise_text(wording):
+            return key, True
+    for key, rest in _keys_in_front(said, options):
+        if not rest:
+            return key, False
+        if options[key] and normalise_text(rest.lstrip(" .:,-–—")) == normalise_text(options[key]):
+            return key, True
+    return None, False
 
 
 def _read_choice(text: str, options: Mapping[str, str]) -> str | None:
     """Return the option that ``text`` names by its key or its wording; None if it names two."""
-    said = _fold(text).rstrip(".! ")
-    said = re.sub(r"^(?:option|choice)\s+(?=\S)", "", said)
-    for key, wording in options.items():
-        if wording and said == _fold(wording).rstrip(".! "):
-            return key
-    for key, wording in options.items():
-        match = re.match(rf"[(\[{{]?{_standing(key)}[)\]}}]?[*_]*", said)
-        if match is None:
-            continue
-        rest = said[match.end() :]
-        worded = bool(wording) and _fold(rest) == _fold(wording).rstrip(".! ")
+    found, _ = _bare_option(text, options)
+    if found is not None:
+        return found
+    for key, rest in _keys_in_front(_said(text), options):
         goes_on = re.match(r"\s*(?:[.,:;–—(-]|because\b|since\b|as\b)", rest)
-        if (not rest or worded or goes_on) and not _names_another(text, key, options):
+        if goes_on and not _RULED_OUT.match(rest) and not _names_another(text, key, options):
             return key
     return None
+
+
+def _only_mark(text: str, options: Mapping[str, str]) -> str | None:
+    """Return the only key in parentheses or bold type, unless it is ruled out there."""
+    keys = set()
+    for mark in re.finditer(r"\(([^()\s]{1,20})\)|\*\*\(?([^*()]{1,20}?)[).:]?\*\*", text):
+        named = {key for key in options if _fold(key) == _fold(mark[1] or mark[2])}
+        if named and _RULED_OUT.match(text[mark.end() : mark.end() + 100].casefold()):
+            return None
+        keys |= named
+    return keys.pop() if len(keys) == 1 else None
+
+
+def _said(text: str) -> str:
+    return re.sub(r"^(?:option|choice)\s+(?=\S)", "", normalise_text(text))
+
+
+def _keys_in_front(said: str, options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield each key that ``said`` begins with, and what follows it."""
+    for key in options:
+        match = re.match(rf"[(\[{{]?{_standing(key)}[)\]}}]?[*_]*", said)
+        if match is not None:
+            yield key, said[match.end() :]
 
 
 def _standing(key: str) -> str:
@@ -360,16 +406,120 @@ _NUMBER = re.compile(
     r"(?:\s?/\s?(?P<over>\d+)(?![\d/.]))?"
 )
 _FRAC = re.compile(r"([-+−]?)\s*\\[dt]?frac\s*\{\s*(-?\d+)\s*\}\s*\{\s*(\d+)\s*\}")
+# Longer text is no number with a unit.
+_MAX_NUMBER_CHARS = 2_000
+# In front of or behind a number: it is only a part of the value that is written there.
+_PART_BEFORE = re.compile(
+    r"(?:\^|_|√|\\sqrt(?:\[[^\]]*\])?|[\w)}]\*\*|\\[dt]?frac|\}|/|\\pm|±)\s*[{(]?\s*$|\d[,:]$|\\sqrt\[$"
+)
+_PART_AFTER = re.compile(
+    r"\s*(?:\^|\*\*[\w({]|√|π|\\(?:sqrt|pi|frac|dfrac|tfrac|pm)(?![A-Za-z])|±)|[,:]\d"
+)
+_RELATION = re.compile(r"=|≈|≃|≅|∼|\\(?:approx|simeq|cong|sim|thickapprox)(?![A-Za-z])")
+_ALTERNATIVES = re.compile(r"\b(?:or|and)\b|;|,(?!\d{3})|\\(?:quad|qquad|lor|land)(?![A-Za-z])")
+_POWER = r"(?:\s*\^\s*(?:\{\s*[-−]?\d\s*\}|[-−]?\d|\\circ|\{\s*\\circ\s*\}))?"
+_WORDS = re.compile(
+    rf"\\(?:text|textrm|textbf|mathrm|mathit|mathsf|rm|mbox|operatorname|unit|si)\s*"
+    rf"\{{((?:[^{{}}]|\{{[^{{}}]*\}})*)\}}{_POWER}|\\(?:mu|Omega|AA|ell)(?![A-Za-z])"
+)
+# Letters that stand for a number or an unknown rather than for a unit.
+_NO_UNIT = frozenset({*"eEiknxyzXYZπ", "pi", "or", "and", "to", "of"})
+_UNIT_WORD = rf"[^\W\d_]+{_POWER}"
+_UNIT_TAIL = re.compile(
+    rf"(?<=[\d}})\s.¤°'\"%])\s*/?\s*(?:(?:{_UNIT_WORD}|¤)(?:\s*(?:/|·|\\cdot|\*|\s)\s*"
+    rf"(?:{_UNIT_WORD}|¤))*)\.?\s*$"
+)
+_SIGNS = re.compile(
+    r"\\?[%$#]|[€£¥°]|\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\(?:degree|circ)(?![A-Za-z])"
+)
+_THOUSANDS = re.compile(
+    r"(?<![\d.,\w])(\d{1,3})((?:(?:\\[,;:! ]|[ \u00a0\u2009\u202f~]|\{,\})\d{3})+)(?![\d,])"
+)
+_MIXED = re.compile(
+    r"([-+−]?)\s*(\d+)\s*(?:\\[dt]?frac\s*(?:\{\s*(\d+)\s*\}|(\d))\s*(?:\{\s*(\d+)\s*\}|(\d))|"
+    r"\s(\d+)\s?/\s?(\d+))\s*"
+)
 
 
-def _numbers(text: str) -> list[Fraction]:
-    """Return the numbers written in ``text``, in order."""
-    plain = _FRAC.sub(lambda found: f"{found[1]}{found[2]}/{found[3]}", text)
-    return [
-        value
-        for match in _NUMBER.finditer(plain)
-        if (match["whole"] or match["part"]) and (value := _as_fraction(match)) is not None
-    ]
+def _whole_number_text(content: str) -> Fraction | None:
+    """Return the one value that all of ``content`` states: a number, perhaps with a unit.
+
+    ``x = 3``, ``3 \\text{ m/s}^2``, ``1\\frac{1}{2}``, ``2^{10}`` and ``1 000`` do;
+    ``2\\sqrt{3}``, ``25 \\pm 1`` and ``3 \\text{ or } 4`` don't.
+    """
+    if len(content) > _MAX_NUMBER_CHARS:
+        return None
+    text = ascii_maths(_unwrap_text(content)).strip(_WRAPPERS)
+    *before, text = _RELATION.split(text)
+    if any(_ALTERNATIVES.search(_WORDS.sub(r" \1 ", part)) for part in before):
+        return None
+    bare = _without_units(text)
+    if bare is None:
+        return None
+    value = _value(bare)
+    if value is not None:
+        return value
+    # One number among words: "about 25 apples", "25 (rounded)".
+    spoken = re.sub(r"\([^()\d]*\)", " ", bare)
+    numbers = _standing_numbers(spoken)
+    rest = _NUMBER.sub(" ", _FRAC.sub(r"\1\2/\3", spoken))
+    plain = re.fullmatch(r"(?:[^\W\d_]{2,}(?![^\W\d_])|[\s.,*'\"’-])*", rest)
+    return numbers[0] if plain and len(numbers) == 1 and _are_units(rest) else None
+
+
+def _without_units(text: str) -> str | None:
+    """Return ``text`` without signs and units; None if words in it name another number."""
+    for words in _WORDS.findall(text):
+        if _standing_numbers(words) or _fold(words) in ("or", "and", "to"):
+            return None
+    bare = _SIGNS.sub("", _WORDS.sub("¤", text))
+    bare = re.sub(r"\\[dt]?frac\s*\{\s*¤\s*\}\s*\{\s*¤\s*\}", "¤", bare)
+    bare = re.sub(r"\\[,;:! ](?=\s*(?:¤|$|/|\\cdot|[A-Za-z]))|\\(?:quad|qquad)(?=\s*¤)", " ", bare)
+    bare = " ".join(bare.split())
+    tail = _UNIT_TAIL.search(bare)
+    if tail is not None and _are_units(tail[0]):
+        bare = bare[: tail.start()]
+    return bare.replace("¤", " ").strip(_WRAPPERS + ".~")
+
+
+def _are_units(text: str) -> bool:
+    words = re.findall(r"[^\W\d_]+", text)
+    return _NO_UNIT.isdisjoint(words) and _NO_UNIT.isdisjoint(
+        word.casefold() for word in words if len(word) > 1
+    )
+
+
+def _value(text: str) -> Fraction | None:
+    mixed = _MIXED.fullmatch(text)
+    if mixed is not None:
+        sign, whole, *parts = mixed.groups()
+        above, below = (int(part) for part in parts if part)
+        if not 0 < above < below:
+            return None
+        value = int(whole) + Fraction(above, below)
+        return -value if sign in ("-", "−") else value
+    plain = _THOUSANDS.sub(lambda found: found[1] + re.sub(r"\D", "", found[2]), text)
+    plain = re.sub(r"(?<=\d)\s*x\s*(?=\d)", "*", plain)
+    plain = re.sub(r"(?<=\d)[eE]([-+−]?\d{1,3})(?![\w.])", r"*10^{\1}", plain)
+    plain = re.sub(r"(?:\^|\*\*)\s*([-−]?\d{2,3})(?![\d.])", r"^{\1}", plain)
+    return parse_rational(plain)
+
+
+def _standing_numbers(text: str) -> list[Fraction]:
+    """Return the numbers of ``text`` that are a value by themselves, in order."""
+    plain = _FRAC.sub(lambda found: f"{found[1]}{found[2]}/{found[3]}", ascii_maths(text))
+    found = []
+    for match in _NUMBER.finditer(plain):
+        if not (match["whole"] or match["part"]):
+            continue
+        start = match.end() - len(match[0].lstrip())
+        before = plain[max(0, start - 24) : start]
+        if _PART_BEFORE.search(before) or _PART_AFTER.match(plain, match.end()):
+            continue
+        value = _as_fraction(match)
+        if value is not None:
+            found.append(value)
+    return found
 
 
 def _as_fraction(match: re.Match[str]) -> Fraction | None:

@@ -21,7 +21,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
-from runs.domain.rationals import bare_maths
+from runs.domain.rationals import bare_maths, parse_rational, raised_digits
 
 DEFAULT_ABS_TOL = 1e-6
 # Above some 10**9 neighbouring doubles lie further apart than the tolerance, and
@@ -151,11 +151,30 @@ def _key(value: Any, typed: bool) -> Any:
 
 # -- text ------------------------------------------------------------------------------------
 
+_WRAPPERS = " *_`\"'$“”‘’"
+
 
 def normalise_text(text: str) -> str:
-    """Return ``text`` to compare exactly: NFKC, case folded, single spaces, no quotes around it."""
-    folded = unicodedata.normalize("NFKC", text).casefold()
-    return " ".join(folded.split()).strip(" *_`\"'$“”‘’").rstrip(" .!").strip(" *_`\"'$“”‘’")
+    """Return ``text`` to compare exactly: NFKC, case folded, single spaces, no quotes around it.
+
+    Raised digits become powers first, and a factorial keeps its mark.
+    """
+    folded = unicodedata.normalize("NFKC", raised_digits(text)).casefold()
+    return _without_stops(" ".join(folded.split()).strip(_WRAPPERS)).strip(_WRAPPERS)
+
+
+def _without_stops(text: str) -> str:
+    """Return ``text`` without stops at its end; after a number or a bracket ! is a factorial."""
+    end = len(text)
+    while end and text[end - 1] in " .!":
+        start = end - 1
+        if text[start] == "!":
+            while start and text[start - 1] == "!":
+                start -= 1
+            if start and (text[start - 1].isdigit() or text[start - 1] in ")]}"):
+                break
+        end = start
+    return text[:end]
 
 
 def text_matches(answers: Iterable[str], got: str) -> bool:
@@ -167,6 +186,33 @@ def text_matches(answers: Iterable[str], got: str) -> bool:
 def maths_text_matches(gold: str, got: str) -> bool:
     r"""Return whether two answers are the same text apart from spacing and LaTeX's markup."""
     return bool(_plain_maths(got)) and _plain_maths(gold) == _plain_maths(got)
+
+
+def maths_certainly_differs(gold: str, got: str) -> bool:
+    """Return whether a reader that drops commas and subscripts could hold unequal answers equal.
+
+    A list in parentheses is no number (``(3,125)`` and 3125), and one numeral in
+    two number bases is two numbers (``43_6`` and ``43_7``). A base that only one
+    side names is left open.
+    """
+    if parse_rational(gold) is not None and _is_list(got):
+        return True
+    if _is_list(gold) and parse_rational(got) is not None:
+        return True
+    bases = _number_base(gold), _number_base(got)
+    return None not in bases and bases[0] != bases[1]
+
+
+def _is_list(text: str) -> bool:
+    return re.fullmatch(r"\([^()]*,[^()]*\)", bare_maths(text)) is not None
+
+
+def _number_base(text: str) -> int | None:
+    """Return the base that the last numeral of ``text`` with a subscript names, or None."""
+    bare = re.sub(r"\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}", r"\1", bare_maths(text))
+    numeral = r"(?<![\w\\])[0-9A-Z]*\d[0-9A-Z]*\s*_\s*(?:\{\s*(\d{1,3})\s*\}|(\d{1,2}))"
+    found = re.findall(numeral, bare)
+    return int("".join(found[-1])) if found else None
 
 
 def _plain_maths(text: str) -> str:

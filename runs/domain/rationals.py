@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 from fractions import Fraction
 
 # An exact value beyond this is not worth the time: 2**100_000 has 30,000 digits.
@@ -18,8 +19,9 @@ _MAX_MATHS_CHARS = 2_000
 def parse_rational(text: str) -> Fraction | None:
     r"""Return the exact value of a number written in plain text or LaTeX.
 
-    Integers and decimals with thousands separators, ``\frac``, ``/``, products,
-    sums, integer powers, factorials, parentheses and a leading sign. None for
+    Integers and decimals with thousands separators (outside parentheses, where
+    a comma makes a point), ``\frac``, ``/``, products, sums, integer powers,
+    factorials, parentheses and a leading sign. None for
     anything else: a unit, a variable, a percentage, a root, and a mixed number
     such as ``1\frac{1}{2}``, whose reading is not certain.
     """
@@ -38,12 +40,18 @@ class _NotRational(Exception):
 _TOKEN = re.compile(
     r"\s*(\d{1,3}(?:,\d{3})+(?![\d,])(?:\.\d+)?|\d+\.?\d*|\.\d+|\\frac|\*\*|[-+*/^!(){}])\s*"
 )
+_SCRIPTS = "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "₀₁₂₃₄₅₆₇₈₉₊₋₍₎"
+_SCRIPT_RUN = re.compile("|".join(f"[{characters}]+" for characters in _SCRIPTS))
+_VULGAR_FRACTION = re.compile("[¼½¾⅐-⅞]")
 # \cdot and \times before digits are products; ":" and implicit products are not read.
 _REWRITES = (
     (re.compile(r"^\$+|\$+$"), ""),
     (re.compile(r"^\\[(\[]|\\[)\]]$"), ""),
     (re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"),
-    (re.compile(r"\\(?:left|right|displaystyle|,|;|!|:| )(?![A-Za-z])"), ""),
+    (re.compile(r"\\(?:left|right|displaystyle|!)(?![A-Za-z])"), ""),
+    # A space between digits groups thousands or stands between two numbers.
+    (re.compile(r"(?<=\d)\\[,;: ](?=\d{3}(?!\d))"), ""),
+    (re.compile(r"\\[,;: ](?![A-Za-z])"), " "),
     (re.compile(r"\\(?:cdot|times)(?![A-Za-z])|[×·]"), "*"),
     (re.compile(r"\\div(?![A-Za-z])|÷"), "/"),
     (re.compile(r"\{,\}"), ","),
@@ -51,9 +59,30 @@ _REWRITES = (
 )
 
 
+def raised_digits(text: str) -> str:
+    """Return ``text`` with raised and lowered characters as ``^`` and ``_``: 10² is not 102."""
+    return _SCRIPT_RUN.sub(_as_script, text)
+
+
+def _as_script(run: re.Match[str]) -> str:
+    mark = "^" if run[0][0] in _SCRIPTS[0] else "_"
+    plain = unicodedata.normalize("NFKC", run[0]).replace("−", "-")
+    return f"{mark}{plain}" if len(plain) == 1 else f"{mark}{{{plain}}}"
+
+
+def ascii_maths(text: str) -> str:
+    """Return ``text`` with raised and lowered characters and fractions such as ½ in LaTeX."""
+    return _VULGAR_FRACTION.sub(_as_fraction, raised_digits(text))
+
+
+def _as_fraction(character: re.Match[str]) -> str:
+    above, _, below = unicodedata.normalize("NFKC", character[0]).partition("\u2044")
+    return rf"\frac{{{above}}}{{{below}}}"
+
+
 def bare_maths(text: str) -> str:
     """Return ``text`` without delimiters, spacing commands and a final stop; one sign for each."""
-    bare = text.strip()
+    bare = ascii_maths(text).strip()
     if not bare.endswith(".."):
         bare = bare.removesuffix(".")
     for pattern, replacement in _REWRITES:
@@ -74,6 +103,7 @@ class _Rational:
             self._tokens.append(match[1])
             at = match.end()
         self._at = 0
+        self._parentheses = 0
 
     def value(self) -> Fraction:
         if not self._tokens:
@@ -147,6 +177,8 @@ class _Rational:
         if token == "{":
             return self._group("{", "}")
         if token[:1].isdigit() or token[:1] == ".":
+            if self._parentheses and "," in token:
+                raise _NotRational  # (3,125) is a point
             return Fraction(self._take().replace(",", ""))
         raise _NotRational
 
@@ -164,7 +196,9 @@ class _Rational:
 
     def _group(self, left: str, right: str) -> Fraction:
         self._take(left)
+        self._parentheses += left == "("
         value = self._sum()
+        self._parentheses -= left == "("
         self._take(right)
         return value
 

@@ -16,7 +16,7 @@ from runs.domain.partitions import PartitionImpossible
 from runs.domain.plan import InvalidExperiment
 from runs.domain.suites import InvalidTaskFile, UnknownSuite
 from runs.models import Experiment, ExperimentStatus
-from runs.sandbox.grader import NoIsolation
+from runs.sandbox.grader import HostFailed, NoIsolation
 from runs.selectors import ExperimentMissing
 from runs.services.lifecycle import WrongStatus
 from runs.services.planning import SameTasks, SlugTaken
@@ -49,7 +49,14 @@ INPUT_FAULTS = (
     UnknownSuite,
     WrongStatus,
 )
-INFRASTRUCTURE_FAULTS = (AgentStopped, EndpointFault, EndpointUnusable, NoIsolation, ServiceFailed)
+INFRASTRUCTURE_FAULTS = (
+    AgentStopped,
+    EndpointFault,
+    EndpointUnusable,
+    HostFailed,
+    NoIsolation,
+    ServiceFailed,
+)
 
 
 @contextmanager

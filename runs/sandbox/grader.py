@@ -22,6 +22,7 @@ from runs.domain import answers
 from runs.domain.answers import BoxState
 from runs.domain.checking import (
     Verdict,
+    maths_certainly_differs,
     maths_text_matches,
     number_matches,
     text_matches,
@@ -35,16 +36,16 @@ from runs.sandbox.judging import Details, clean, judge_cases, judge_check
 from runs.sandbox.maths import Comparison, MathsProcess, as_boxed, as_gold
 from runs.sandbox.packing import RequestTooLarge
 from runs.sandbox.probes import ProbeReport, probe
-from runs.sandbox.recording import ReferenceFailed, record_cases
+from runs.sandbox.recording import HostFailed, ReferenceFailed, record_cases
 from runs.sandbox.slots import NoSlot
 from runs.sandbox.supervisor import Run
 from runs.sandbox.tiers import Tier
 from workbench.kernel.identity import sha256_of
 
-__all__ = ["GradeResult", "Grader", "NoIsolation", "ReferenceFailed", "open_grader"]
+__all__ = ["GradeResult", "Grader", "HostFailed", "NoIsolation", "ReferenceFailed", "open_grader"]
 
 # Raised whenever a verdict could come out otherwise for the same payload and reply.
-CHECKER_VERSION = "1"
+CHECKER_VERSION = "2"
 ALLOW_UNSANDBOXED = "WORKBENCH_ALLOW_UNSANDBOXED"
 _RECORDING = Limits(cpu_s=60, wall_s=180.0, result_bytes=16 * MIB)
 
@@ -148,6 +149,7 @@ class Grader:
         Raises:
             NoIsolation: no tier could be had.
             ReferenceFailed: the reference does not pass, so the task is unusable.
+            HostFailed: this host could not run it, which says nothing about the task.
         """
         if self.isolation is None:
             raise NoIsolation(self.obstacles)
@@ -234,6 +236,8 @@ class Grader:
             return _pass_if(wanted == given), {**details, "method": "rational"}
         if maths_text_matches(gold, answer):
             return Verdict.PASS, {**details, "method": "text"}
+        if maths_certainly_differs(gold, answer):
+            return Verdict.FAIL, {**details, "method": "text"}
         said = self._maths.compare(
             gold=as_gold(gold),
             answer=as_boxed(answer) if box.state is BoxState.COMPLETE else answer,

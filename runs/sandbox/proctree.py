@@ -55,6 +55,20 @@ def resident_bytes(pids: Sequence[int]) -> int:
     return sum(int(fields[1]) for fields in pages if len(fields) > 1) * _page_bytes()
 
 
+_ticks_per_s: Callable[[], int] = cache(lambda: os.sysconf("SC_CLK_TCK"))
+
+
+def processor_seconds(pids: Sequence[int]) -> float | None:
+    """Return the processor time of ``pids`` together; None where /proc does not tell it."""
+    ticks = None
+    for pid in pids:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as text:
+            # A command's name stands in parentheses and may hold anything.
+            fields = text.read().rpartition(")")[2].split()
+            ticks = (ticks or 0) + int(fields[11]) + int(fields[12])
+    return None if ticks is None else ticks / _ticks_per_s()
+
+
 def was_starved(pids: Sequence[int], elapsed: float) -> bool:
     """Whether the one process of a program spent most of its time waiting for a processor.
 

@@ -8,6 +8,7 @@ from typing import Any
 from runs.domain.checking import DEFAULT_ABS_TOL, Verdict
 from runs.sandbox import programs
 from runs.sandbox.judging import Details, clean
+from runs.sandbox.slots import NoSlot
 from runs.sandbox.splitting import NotSplittable, instrument
 from runs.sandbox.supervisor import Ending, Run, read_line
 
@@ -24,6 +25,10 @@ class ReferenceFailed(Exception):
     """The reference solution does not pass its own task's check, so no answer could be judged."""
 
 
+class HostFailed(Exception):
+    """The host could not run a reference: its fault, and no word on the task."""
+
+
 def record_cases(
     *, checker: Mapping[str, Any], reference: str, run: _Run, passes: _Passes
 ) -> dict[str, Any]:
@@ -35,10 +40,12 @@ def record_cases(
 
     Raises:
         ReferenceFailed: the reference does not pass what was recorded.
+        HostFailed: the sandbox failed, so nothing is known of the reference.
         ValueError: the checker's mode is unknown.
     """
     if checker["mode"] == "cases":
         return dict(checker)
+    run, passes = _on_a_sound_host(run), _graded_on_a_sound_host(passes)
     if checker["mode"] == "inputs":
         payload = _from_inputs(checker, reference, run)
     elif checker["mode"] == "asserts":
@@ -57,6 +64,33 @@ def record_cases(
     if verdict is not Verdict.PASS:
         raise ReferenceFailed(f"the reference ends with {verdict}: {details.get('message', '')}")
     return payload
+
+
+def _on_a_sound_host(run: _Run) -> _Run:
+    """Return ``run``, raising ``HostFailed`` where the sandbox and not the program failed."""
+
+    def checked(request: Mapping[str, Any]) -> Run:
+        try:
+            result = run(request)
+        except NoSlot as error:
+            raise HostFailed(str(error)) from error
+        if result.ending is Ending.HOST:
+            raise HostFailed(clean(f"the sandbox failed: {result.reason}"))
+        return result
+
+    return checked
+
+
+def _graded_on_a_sound_host(passes: _Passes) -> _Passes:
+    """Return ``passes``, raising ``HostFailed`` instead of an ``infra_error``."""
+
+    def checked(payload: Mapping[str, Any]) -> tuple[Verdict, Details]:
+        verdict, details = passes(payload)
+        if verdict is Verdict.INFRA_ERROR:
+            raise HostFailed(str(details.get("message", "")))
+        return verdict, details
+
+    return checked
 
 
 def _from_asserts(checker: Mapping[str, Any], run: _Run) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from django.conf import settings
 from runs.domain.plan import BenchmarkSpec, ExperimentSpec
 from runs.domain.suites import Suite
 from runs.models import Benchmark, Partition
-from runs.sandbox.grader import Grader
+from runs.sandbox.grader import Grader, HostFailed
 from runs.services.arms import endpoint_of
 from runs.services.benchmarks import store_benchmark, store_partition
 from runs.services.tasks import ReferenceState, references_check, suite_load
@@ -41,6 +41,7 @@ def prepare(
         NotReady: a key's environment variable is unset, or a reference fails its own cases.
         UnknownSource, InvalidTaskFile: a suite can't be read.
         PartitionImpossible: a partition is larger than its suite.
+        HostFailed: this host could not grade a reference.
         NoIsolation: code would have to be graded and nothing here can isolate it.
     """
     missing = sorted(
@@ -102,6 +103,7 @@ def import_suite(*, suite: Suite, open_grader: Callable[[], Grader]) -> Benchmar
 
     Raises:
         NotReady: a reference fails its own check, so the task can't be trusted.
+        HostFailed: this host could not grade a reference.
         NoIsolation: the references are code and nothing here can isolate them.
     """
     slug = slugify(suite.name) or "tasks"
@@ -111,13 +113,19 @@ def import_suite(*, suite: Suite, open_grader: Callable[[], Grader]) -> Benchmar
     }:
         return stored
     checks = list(references_check(suite=suite, grader=open_grader()))
-    bad = (ReferenceState.FAILED, ReferenceState.NOT_GRADED)
     problems = [
         f"{suite.name}: the reference of task {check.key} fails its own check: {check.message}"
         for check in checks
-        if check.state in bad
+        if check.state is ReferenceState.FAILED
     ]
     if problems:
         raise NotReady(problems)
+    ungraded = [check for check in checks if check.state is ReferenceState.NOT_GRADED]
+    if ungraded:
+        raise HostFailed(
+            f"{suite.name}: this machine could not grade {len(ungraded)} of {len(checks)} "
+            f"references, first that of task {ungraded[0].key}: {ungraded[0].message}. "
+            "`manage.py doctor` says what is missing; then start again."
+        )
     checkers = {check.key: check.checker for check in checks}
     return store_benchmark(slug=slug, tasks=suite.tasks, checkers=checkers)

@@ -13,7 +13,7 @@ from runs.domain.suites import SUITE_NAMES, Suite, load_suite, load_task_file
 from runs.domain.taskfiles import Format
 from runs.domain.tasks import CodeMode, Kind, TaskSpec, reference_reply
 from runs.domain.template import TEMPLATE
-from runs.sandbox.grader import Grader, ReferenceFailed
+from runs.sandbox.grader import Grader, HostFailed, ReferenceFailed
 
 
 class UnknownSource(LookupError):
@@ -129,6 +129,13 @@ def _recorded(task: TaskSpec, checker: Mapping[str, Any], grader: Grader) -> Ref
         payload = grader.record_cases(checker=checker, reference=task.reference or "")
     except ReferenceFailed as error:
         return ReferenceCheck(task.key, ReferenceState.FAILED, message=_one_line(str(error)))
+    except HostFailed as error:
+        return ReferenceCheck(
+            task.key,
+            ReferenceState.NOT_GRADED,
+            verdict=Verdict.INFRA_ERROR.value,
+            message=_one_line(str(error)),
+        )
     return ReferenceCheck(
         task.key,
         ReferenceState.PASSED,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +13,8 @@ import pytest
 from runs.domain.checking import Verdict
 from runs.sandbox import grader as grading
 from runs.sandbox.grader import Grader, checker_sha256
-from runs.sandbox.maths import Comparison, MathsProcess
+from runs.sandbox.maths import Comparison, MathsProcess, _Child
+from runs.sandbox.proctree import descendants
 
 pytestmark = pytest.mark.xdist_group("sandbox")
 
@@ -103,6 +106,34 @@ def test_case_B05(grader: Grader, gold: str, reply: str, same: bool) -> None:
         # exactly, where both are rational
         ("0.333333", r"\frac{1}{3}", False),
         ("1,000", "1000", True),
+        # a point is no number, whichever of the two is gold
+        ("(3,125)", "3125", False),
+        ("3125", "(3,125)", False),
+        ("(1,234)", "(1,235)", False),
+        ("(3,125)", "(3, 125)", True),
+        (r"(\frac{1}{2},3)", "(0.5,3)", True),
+        ("3{,}125", "3125", True),
+        # raised digits are powers
+        ("102", "10²", False),
+        ("100", "10²", True),
+        ("32", "3²", False),
+        ("210", "2¹⁰", False),
+        ("x2", "x²", False),
+        ("x^2+1", "1+x²", True),
+        (r"\frac{1}{x}", "x⁻¹", True),
+        (r"\frac{3}{2}", "1½", True),
+        # number bases
+        ("4343_6", "4343_7", False),
+        ("4343_{6}", "4343_{7}", False),
+        ("1010_2", "1010₃", False),
+        ("1010_2", "1011_2", False),
+        ("4343_6", "4343_{6}", True),
+        ("2516_8", "2516", True),
+        ("a_{1}+a_{2}", "a_2+a_1", True),
+        (r"\log_2 8", "3", True),
+        # factorials
+        ("5!", "5", False),
+        ("120", "5!", True),
     ],
 )
 def test_accepts_and_refusals(grader: Grader, gold: str, answer: str, same: bool) -> None:
@@ -150,6 +181,44 @@ def test_a_process_killed_by_the_host_is_started_again(process: MathsProcess) ->
     assert process.compare(gold="$x$", answer=r"\boxed{y}") == Comparison.DIFFERENT
 
 
+def test_a_child_that_gets_no_processor_time_is_the_hosts_fault(grader: Grader) -> None:
+    maths = MathsProcess(grader.isolation, deadline_s=0.2)
+    try:
+        assert maths.compare(gold="$x$", answer=r"\boxed{x}") == Comparison.EQUAL
+        assert maths._child is not None
+        for pid in descendants(maths._child._process.pid):
+            os.kill(pid, signal.SIGSTOP)
+        # Longer than a pipe holds: its parent must not wait to be read.
+        answer = rf"\boxed{{y{'+y' * 100_000}}}"
+        assert maths.compare(gold="$x$", answer=answer) == Comparison.UNAVAILABLE
+        assert maths._child is None
+    finally:
+        maths.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        # as the host's out-of-memory killer ends it
+        (signal.SIGKILL, Comparison.UNAVAILABLE),
+        # as a library ends itself that gets no more memory
+        (signal.SIGABRT, Comparison.TIMEOUT),
+        (signal.SIGSEGV, Comparison.TIMEOUT),
+    ],
+)
+def test_dying_twice(
+    process: MathsProcess, number: signal.Signals, said: Comparison, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = _Child.ask
+
+    def dies(self: _Child, request: dict[str, str], deadline_s: float) -> Any:
+        os.kill(descendants(self._process.pid)[-1], number)
+        return ask(self, request, deadline_s)
+
+    monkeypatch.setattr(_Child, "ask", dies)
+    assert process.compare(gold="$x$", answer=r"\boxed{x}") == said
+
+
 def test_without_math_verify_the_host_is_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runs.sandbox.maths._packages", lambda: None)
     with Grader(isolation=None) as bare:
@@ -177,6 +246,17 @@ def test_without_math_verify_the_host_is_at_fault(monkeypatch: pytest.MonkeyPatc
         ("number", {"answer": 3.2, "abs_tol": 0.01}, "about 3.21", "pass", "321/100"),
         ("number", {"answer": 3.2, "rel_tol": 0.1}, "4", "fail", "4"),
         ("number", {"low": 1, "high": 2}, "none", "no_result", None),
+        ("number", {"answer": 3, "abs_tol": 0}, r"\boxed{2\sqrt{3}}", "no_result", None),
+        ("number", {"answer": 9.8, "abs_tol": 0}, r"\boxed{9.8\ \text{m/s}^2}", "pass", "49/5"),
+        ("exact", {"answers": ["5!"]}, r"\boxed{5}", "fail", "5"),
+        ("exact", {"answers": ["102"]}, r"\boxed{10²}", "fail", "10²"),
+        (
+            "choice",
+            {"answer": "B", "options": {"A": "x", "B": "y"}},
+            "B - correct\nA - incorrect",
+            "no_result",
+            None,
+        ),
     ],
 )
 def test_short_answers(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from runs.domain.checking import Verdict
 from runs.domain.suites import load_suite
-from runs.sandbox.grader import Grader, ReferenceFailed
+from runs.sandbox import supervisor
+from runs.sandbox.grader import Grader, HostFailed, ReferenceFailed
+from runs.sandbox.slots import NoSlot
 from runs.sandbox.splitting import NotSplittable, instrument
+from runs.sandbox.supervisor import Ending, Run
 
 pytestmark = pytest.mark.xdist_group("sandbox")
 
@@ -250,6 +254,39 @@ def test_a_reference_that_fails_its_own_check_is_refused(grader: Grader) -> None
     checker = asserts(check("assert candidate(1) == 2"))
     with pytest.raises(ReferenceFailed, match="the reference ends with fail"):
         grader.record_cases(checker=checker, reference="def f(x):\n    return 3")
+
+
+@pytest.mark.parametrize("mode", ["inputs", "asserts"])
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_a_host_that_fails_while_recording_blames_no_reference(
+    mode: str, fails_at: int, monkeypatch: pytest.MonkeyPatch, grader: Grader
+) -> None:
+    """The first run records, the second grades the reference with what was recorded."""
+    run, seen = supervisor.run, []
+
+    def fails(*args: Any) -> Run:
+        seen.append(1)
+        result = run(*args)
+        if len(seen) < fails_at:
+            return result
+        return dataclasses.replace(result, ending=Ending.HOST, results=b"", reason="no processor")
+
+    monkeypatch.setattr(supervisor, "run", fails)
+    checker = inputs() if mode == "inputs" else asserts(check("assert candidate(1) == 1"))
+    with pytest.raises(HostFailed, match="no processor"):
+        grader.record_cases(checker=checker, reference="def f(x):\n    return x")
+    assert len(seen) == fails_at
+
+
+def test_no_free_slot_while_recording_blames_no_reference(
+    monkeypatch: pytest.MonkeyPatch, grader: Grader
+) -> None:
+    def none_free(*_: Any) -> Run:
+        raise NoSlot("every slot is busy")
+
+    monkeypatch.setattr(supervisor, "run", none_free)
+    with pytest.raises(HostFailed, match="every slot is busy"):
+        grader.record_cases(checker=inputs(), reference="def f(x):\n    return x")
 
 
 def inputs(**changes: Any) -> dict[str, Any]:

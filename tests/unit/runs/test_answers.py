@@ -113,7 +113,19 @@ def test_any_text_gives_a_program_without_blank_ends(reply: str) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["`", "</think>", "```\n", "> ", "- ", "'</think>'", "```python\n'</think>'\n", "\\boxed{"],
+    [
+        *[
+            "`",
+            "</think>",
+            "```\n",
+            "> ",
+            "- ",
+            "'</think>'",
+            "```python\n'</think>'\n",
+            "\\boxed{",
+        ],
+        *["1 ", "1,", "\\text{a}", "1\\,", "A. ", "(A) ", "²", "not "],
+    ],
 )
 def test_floods_are_read_in_bounded_time(part: str) -> None:
     flood = part * (200_000 // len(part))
@@ -140,6 +152,14 @@ def test_floods_are_read_in_bounded_time(part: str) -> None:
 )
 def test_the_last_complete_box(text: str, content: str) -> None:
     assert last_box(text) == Box(BoxState.COMPLETE, content)
+
+
+@pytest.mark.parametrize("part", ["a  ", "ab", "a / ", "a^2 ", r"\text{a} ", "(a) ", "m \\cdot "])
+def test_long_units_are_read_in_bounded_time(part: str) -> None:
+    started = time.perf_counter()
+    for end in ("1", "\\", "x", ""):
+        extract_number(rf"\boxed{{5 {part * (1_900 // len(part))}{end}}}")
+    assert time.perf_counter() - started < 5.0
 
 
 def test_a_box_that_never_closes_is_no_answer() -> None:
@@ -191,6 +211,48 @@ def test_no_single_choice(reply: str) -> None:
     assert extract_choice(reply, OPTIONS) is None
 
 
+FOUR = {"A": "5", "B": "6", "C": "7", "D": "8"}
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "A. wrong\nB. right\nC. wrong\nD. wrong",
+        "B - correct\nA - incorrect",
+        "A: incorrect.\nB: correct.\nD, which is wrong",
+        "I eliminate options one by one.\nD - this can't be.",
+        "D - this can't be.",
+        "The answer would be A: wrong",
+        "(D) is impossible.",
+        # the options said again choose the last one as little as the first
+        "Of these:\nA. 5\nB. 6\nC. 7\nD. 8",
+    ],
+)
+def test_an_option_ruled_out_is_no_choice(reply: str) -> None:
+    assert extract_choice(reply, FOUR) is None
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "A. wrong\nC. wrong\nD. wrong\nB",
+        "A. 5\nB. 6\nC. 7\nD. 8\n\nB",
+        "Adding one gives six.\nB) 6",
+        "Adding one gives six.\n**B. 6**",
+        "Adding one gives six.\n6",
+        "B - which is the sum.",
+    ],
+)
+def test_a_last_line_that_is_an_option_is_the_choice(reply: str) -> None:
+    assert extract_choice(reply, FOUR) == "B"
+
+
+def test_options_that_differ_in_a_power_or_a_factorial_alone() -> None:
+    close = {"A": "3²", "B": "32", "C": "5!", "D": "5"}
+    for key, wording in close.items():
+        assert extract_choice(rf"\boxed{{{wording}}}", close) == key
+
+
 def test_choices_by_word() -> None:
     tens = {"choice_1": "a cat", "choice_10": "a dog"}
     assert extract_choice("choice_10", tens) == "choice_10"
@@ -221,7 +283,64 @@ def test_numbers(reply: str, number: str) -> None:
     assert extract_number(reply) == Fraction(number)
 
 
-@pytest.mark.parametrize("reply", ["", "none", r"\boxed{2", r"5 \boxed{x}", "1" * 500, "1/0"])
+@pytest.mark.parametrize(
+    ("answer", "number"),
+    [
+        # units, inside and outside of \text, with powers of their own
+        *[(r"9.8\ \text{m/s}^2", "9.8"), (r"9.8\ \mathrm{m\,s^{-2}}", "9.8"), ("5 N", "5")],
+        *[(r"9.8\ \frac{\text{m}}{\text{s}^2}", "9.8"), (r"25\,\text{cm}^3", "25")],
+        *[("25cm³", "25"), ("60 mph", "60"), (r"5\ \mu\text{m}", "5"), (r"15^\circ", "15")],
+        *[(r"120\ \text{km}/\text{h}", "120"), (r"25\%", "25"), (r"\$1,234.50", "1234.5")],
+        *[(r"\text{25 apples}", "25"), ("about 25 apples", "25"), ("25 (rounded)", "25")],
+        # thousands by spaces, mixed numbers, fractions, powers
+        *[("1 000", "1000"), (r"1\,000\,000", "1000000"), ("12{,}345", "12345")],
+        *[(r"1\frac12", "1.5"), (r"-2\frac{3}{4}", "-2.75"), ("1 1/2", "1.5"), ("1½", "1.5")],
+        *[(r"\frac{1.5}{2}", "0.75"), (r"\dfrac{3}{8}\text{ miles}", "0.375")],
+        *[("2^{10}", "1024"), ("2^10", "1024"), ("10²", "100"), ("10⁻³", "0.001"), ("5!", "120")],
+        *[(r"6.02 \times 10^{23}\ \text{mol}^{-1}", "6.02e23"), ("3 x 10^8 m/s", "3e8")],
+        # what is said last of an equation
+        *[("x = 25", "25"), (r"3 \times 4 = 12", "12"), (r"2\sqrt{3} \approx 3.46", "3.46")],
+    ],
+)
+def test_numbers_of_a_box(answer: str, number: str) -> None:
+    assert extract_number(rf"so \boxed{{{answer}}}") == Fraction(number)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *[r"2\sqrt{3}", r"\frac{\pi}{2}", r"2\pi", "3π", r"\frac{x}{2}", "5x", "2i", r"\sqrt{16}"],
+        *["√16", r"\log_{10} 5", r"25 \pm 1", r"\pm 5", "(1,234)", "3, 4", "1,5", "15:00"],
+        *[r"3 \text{ or } 4", r"x=3 \text{ or } x=4", "3 hours 20 minutes", r"\text{m}"],
+    ],
+)
+def test_a_box_without_one_number_of_its_own(answer: str) -> None:
+    assert extract_number(rf"so \boxed{{{answer}}}") is None
+
+
+@pytest.mark.parametrize(
+    ("reply", "number"),
+    [
+        ("The acceleration is 9.8 m/s^2.", "9.8"),
+        ("So we get 25 cm².", "25"),
+        ("The answer is $2^{10}$.", "1024"),
+        ("The answer is $3 \\times 4 = 12$.", "12"),
+        ("The answer is 2√3, about 3.46", "3.46"),
+        ("The answer, from step 2, is 25.", "25"),
+        ("It is **25**", "25"),
+    ],
+)
+def test_numbers_without_a_box(reply: str, number: str) -> None:
+    assert extract_number(reply) == Fraction(number)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        *["", "none", r"\boxed{2", r"5 \boxed{x}", "1" * 500, "1/0"],
+        *["Answer: 2√3", "The answer is 2√3. (Step 4)", r"which is 2\sqrt{3}"],
+    ],
+)
 def test_no_number(reply: str) -> None:
     assert extract_number(reply) is None
 

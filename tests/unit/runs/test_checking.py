@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from runs.domain.checking import (
     Verdict,
     exact,
+    maths_certainly_differs,
     maths_text_matches,
     normalise_text,
     number_matches,
@@ -137,6 +138,13 @@ def test_without_floats_python_eq_is_what_python_says(a: Any, b: Any) -> None:
         (r"\left(1+\frac{1}{2}\right)/3", "1/2"),
         (r"\[ 5 \]", "5"),
         ("5.", "5"),
+        ("10²", "100"),  # not 102
+        ("10⁻¹²", "1/1000000000000"),
+        ("½", "1/2"),
+        ("3,125", "3125"),  # a comma groups thousands outside parentheses alone
+        ("(3125)", "3125"),
+        ("(2)+3,125", "3127"),
+        (r"1\,000\ 000", "1000000"),
     ],
 )
 def test_rational_numbers(text: str, value: str) -> None:
@@ -151,6 +159,7 @@ def test_rational_numbers_are_exact() -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        *["(3,125)", "(1,234,567)", "((1,000)+1)", r"3\ 4", "1½"],
         *["", "x", "2x", "1,2", "(1,2)", "1,23", "5 cm", r"\sqrt{4}", r"1\frac{1}{2}", r"50\%"],
         *["1/0", "0^{-1}", "2^{1/2}", "2^10", "2^{10000000}", "100000!", "(" * 1500, "9" * 3000],
         *[
@@ -184,6 +193,43 @@ def test_texts() -> None:
     assert maths_text_matches(r"$x + 1$", "x+1")
     assert not maths_text_matches("a", "A")
     assert not maths_text_matches("", "")
+
+
+def test_raised_digits_are_powers_in_texts() -> None:
+    for gold, got in [("102", "10²"), ("32", "3²"), ("x2", "x²"), ("a1", "a₁")]:
+        assert not text_matches([gold], got)
+        assert not text_matches([got], gold)
+        assert not maths_text_matches(gold, got)
+    assert text_matches(["10^2"], "10²")
+    assert maths_text_matches("x^{10}", "x¹⁰")
+
+
+def test_a_factorial_keeps_its_mark_and_a_sentence_loses_it() -> None:
+    for gold, got in [("5!", "5"), ("5", "5!"), ("(n+1)!", "(n+1)"), ("5!!", "5!")]:
+        assert not text_matches([gold], got)
+    assert text_matches(["5!"], "5!.")
+    assert text_matches(["paris"], "Paris!!")
+
+
+@pytest.mark.parametrize(
+    ("gold", "got", "differ"),
+    [
+        ("(3,125)", "3125", True),
+        ("3125", "(3,125)", True),
+        ("(3,125)", r"\left(3,125\right)", False),
+        ("1,2", "(1,2)", False),  # whether a list is a point is left to math-verify
+        ("4343_6", "4343_7", True),
+        ("4343_{6}", "4343_{7}", True),
+        ("4343_6", "4343_{6}", False),
+        ("1010₂", "1010_3", True),
+        ("10_{16}", "10_16", False),
+        ("4343_6", "4343", False),  # the question may have named the base
+        ("x_1", "x_2", False),  # two names, which math-verify knows apart
+        (r"3\log_2 5", r"3\log_3 5", False),
+    ],
+)
+def test_what_certainly_differs(gold: str, got: str, differ: bool) -> None:
+    assert maths_certainly_differs(gold, got) is differ
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from runs.domain.checking import Verdict
 from runs.domain.suites import load_suite
 from runs.domain.template import TEMPLATE
 from runs.management.commands import check_tasks
-from runs.sandbox.grader import GradeResult, ReferenceFailed
+from runs.management.running import faults_as_exit_codes
+from runs.sandbox.grader import GradeResult, HostFailed, ReferenceFailed
+from runs.services.preparing import NotReady, import_suite
 from runs.services.tasks import UnknownSource, suite_load
 
 ROW: dict[str, Any] = {"key": "a", "kind": "maths", "prompt": "1+1?", "checker": {"gold": "2"}}
@@ -50,6 +52,8 @@ class ScriptedGrader:
     def record_cases(self, *, checker: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
         if "raise" in reference:
             raise ReferenceFailed("the reference raised ValueError")
+        if "host" in reference:
+            raise HostFailed("every slot is busy")
         return {**checker, "checker_isolation": "in_process"}
 
 
@@ -156,6 +160,35 @@ def test_reference_that_cannot_be_recorded_and_a_missing_one_are_told_apart(
     assert "raises  failed   the reference raised ValueError" in text
     # Three tasks: one passes, one fails, one has no reference; the passing one ran in process.
     assert "1 of 3 references pass, 1 tasks give none, 1 are checked beside the program" in text
+
+
+def test_host_fault_while_recording_is_no_fault_of_the_reference(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checker = {"mode": "asserts", "entry": "f", "test": "assert f() == 1"}
+    row = {
+        "key": "a", "kind": "code", "prompt": "p", "checker": checker,
+        "reference": "def f():\n    return 'host'\n",
+    }  # fmt: skip
+    code, text = _check(monkeypatch, _file(tmp_path, row))
+    assert code == 3
+    assert "a     infra_error  every slot is busy" in text
+    assert "could not be graded on this machine" in text
+
+
+@pytest.mark.django_db
+def test_an_experiment_is_told_of_a_host_fault_and_of_a_failing_reference_apart(
+    tmp_path: Path,
+) -> None:
+    suite = suite_load(source=_file(tmp_path, ROW))
+    for verdict, fault, exit_code in (
+        (Verdict.INFRA_ERROR, HostFailed, 3),
+        (Verdict.FAIL, NotReady, 2),
+    ):
+        with pytest.raises(CommandError, match="task a") as said, faults_as_exit_codes():
+            import_suite(suite=suite, open_grader=lambda v=verdict: ScriptedGrader(v))
+        assert said.value.returncode == exit_code
+        assert isinstance(said.value.__cause__, fault)
 
 
 def test_format_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
