@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import sys
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from django.conf import settings
 from django.core.management.base import CommandError
 from django.db import close_old_connections
 from django.utils import timezone
 
 from runs.domain.agent import AgentStopped
 from runs.domain.partitions import PartitionImpossible
-from runs.domain.plan import InvalidExperiment
+from runs.domain.plan import ExperimentSpec, InvalidExperiment
 from runs.domain.suites import InvalidTaskFile, UnknownSuite
 from runs.models import Experiment, ExperimentStatus
 from runs.sandbox.grader import HostFailed, NoIsolation
 from runs.selectors import ExperimentMissing
 from runs.services.lifecycle import WrongStatus
 from runs.services.planning import SameTasks, SlugTaken
-from runs.services.preparing import EndpointUnusable, NotReady
+from runs.services.preparing import EndpointUnusable, NotReady, check_endpoints
 from runs.services.progress import Progress, progress_of
 from runs.services.tasks import UnknownSource
 from skills.services.importing import NothingToImport
 from skills.services.libraries import LibraryMissing, LibraryQuarantined
 from workbench.kernel.chat import EndpointFault
 from workbench.llm.factory import BadEndpoint
-from workbench.supervise import ServiceFailed
+from workbench.supervise import Running, ServiceFailed, live_set
 
 EXIT_INPUT = 2
 EXIT_INFRASTRUCTURE = 3
@@ -59,6 +62,17 @@ INFRASTRUCTURE_FAULTS = (
 )
 
 
+def at_least_one(text: str) -> int:
+    """Return the whole number in ``text``, for argparse.
+
+    Raises:
+        ArgumentTypeError: it is none, or below 1.
+    """
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
+    return int(text)
+
+
 @contextmanager
 def faults_as_exit_codes() -> Iterator[None]:
     """Turn anticipated faults into one clear message and the exit code 2 or 3."""
@@ -68,6 +82,56 @@ def faults_as_exit_codes() -> Iterator[None]:
         raise CommandError(str(error), returncode=EXIT_INPUT) from error
     except INFRASTRUCTURE_FAULTS as error:
         raise CommandError(str(error), returncode=EXIT_INFRASTRUCTURE) from error
+
+
+def check_before_start(spec: ExperimentSpec, running: Running) -> None:
+    """Prove that the spec's models can be used, before anything is stored or started.
+
+    An experiment that has begun is not asked again: its own failures say more.
+
+    Raises:
+        EndpointUnusable: a model can't be reached, or workers lack its key.
+    """
+    begun = Experiment.objects.filter(slug=spec.slug).exclude(status=ExperimentStatus.PLANNED)
+    if begun.exists():
+        return
+    check_endpoints(spec)
+    wanted = {model.api_key_env for model in spec.models if model.api_key_env}
+    worker = running.pids.get("worker")
+    if not (wanted and running.attached and worker):
+        return  # workers that this command started have its environment
+    try:
+        environment = Path(f"/proc/{worker}/environ").read_bytes()
+    except OSError:
+        return  # not ours to read; a worker without the key pauses the experiment
+    held = {entry.partition(b"=")[0].decode() for entry in environment.split(b"\0")}
+    if wanted - held:
+        raise EndpointUnusable(
+            f"nothing was started. The workers of another command that runs here (pid {worker}) "
+            f"were started without {', '.join(sorted(wanted - held))}: end that command, such as "
+            "manage.py serve, and start it again with the variable set"
+        )
+
+
+def where_to_look(path: str) -> str:
+    """Return where the page ``path`` can be seen, as a sentence."""
+    live = live_set(settings.DATA_DIR) or {}
+    base = live.get("environment", {}).get("WORKBENCH_WEB_URL")
+    if base:
+        return f"The same as pages: {base}{path}"
+    return f"The same as pages: run python3 manage.py serve, then open /{path}"
+
+
+def at_least_one(text: str) -> int:
+    """Return an option's whole number, 1 or more; an argparse type.
+
+    Raises:
+        ArgumentTypeError: it is anything else.
+    """
+    number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
+    if number < 1:
+        raise ArgumentTypeError(f"must be a whole number, at least 1, not {text!r}")
+    return number
 
 
 def wait_until_ended(experiment: Experiment, *, say: Callable[[str], None]) -> None:
@@ -87,6 +151,12 @@ def wait_until_ended(experiment: Experiment, *, say: Callable[[str], None]) -> N
             shown = line
         if experiment.status == ExperimentStatus.FINISHED:
             return
+        if experiment.status == ExperimentStatus.CANCELLED:
+            raise CommandError(
+                f"the experiment '{experiment.slug}' is cancelled ({experiment.reason}) and stays "
+                "so; what it recorded is kept. To run the plan afresh, give it another slug",
+                returncode=EXIT_INPUT,
+            )
         if experiment.status != ExperimentStatus.RUNNING:
             raise CommandError(
                 f"the experiment '{experiment.slug}' is {experiment.status}: {experiment.reason}. "

@@ -154,8 +154,9 @@ def _bwrap_arguments(bwrap: str, interpreter: Interpreter, *, root: bool) -> lis
         arguments += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         arguments += ["--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
-    # Made here with its mode: bwrap would make it 0700, and the slot uid could load no library.
-    arguments += ["--perms", "0755", "--dir", "/usr"]
+    # Made here with their mode: bwrap would make them 0700, closed to the slot uid.
+    for parent in ("/usr", "/usr/share", "/etc"):
+        arguments += ["--perms", "0755", "--dir", parent]
     for library in _LIBRARIES:
         arguments += _library(library)
     for source in ("/usr/share/zoneinfo", "/etc/ld.so.cache"):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from runs.domain.exposure import Exposure, exposures
 from runs.domain.plan import (
@@ -15,11 +14,10 @@ from runs.domain.plan import (
     ModelSpec,
 )
 from runs.domain.report import PairRecord
-from runs.models import Experiment
+from runs.models import Experiment, Partition
 from runs.selectors import cells_of
 from runs.services.reporting import cell_record
-from skills.domain.skillfile import slugify
-from skills.models import SkillVersion
+from skills.models import Library, SkillVersion
 from skills.services.libraries import versions_of
 from workbench.kernel.identity import sha256_of
 
@@ -41,22 +39,29 @@ class SkillLine:
 
 
 def audit_spec(
-    *, directory: Path, source: str, size: int | None, model: ModelSpec, seed: int
+    *, library: str, source: str, size: int | None, model: ModelSpec, seed: int
 ) -> ExperimentSpec:
-    """Return the experiment that audits ``directory`` on the tasks of ``source``.
-
-    The slug ends in a hash of what was asked for, so that the same audit is
-    found again and a different one stands beside it.
-    """
-    library = slugify(directory.resolve().name)
-    asked = sha256_of([str(directory.resolve()), source, size, model.id, model.endpoint, seed])
+    """Return the experiment that audits ``library`` on the tasks of ``source``, yet unnamed."""
+    cell = embedded_cell(library) if model == EMBEDDED_MODEL else CellSpec(library=library)
     return ExperimentSpec(
-        slug=f"audit-{library}-{asked[:6]}",
+        slug="audit",
         seed=seed,
         models=(model,),
         benchmarks=(BenchmarkSpec(suite=source, size=size, seed=seed),),
-        cells=(embedded_cell(library) if model == EMBEDDED_MODEL else CellSpec(library=library),),
+        cells=(cell,),
     )
+
+
+def named_by_content(
+    spec: ExperimentSpec, *, library: Library, partitions: Iterable[Partition]
+) -> ExperimentSpec:
+    """Return the audit under a slug that ends in a hash of all that it is made of.
+
+    So the same audit is found again, and after an edit of a skill, of a task or
+    of anything else a new one stands beside it.
+    """
+    content = sha256_of([spec.to_json(), library.sha256, [p.sha256 for p in partitions]])
+    return replace(spec, slug=f"audit-{library.slug}-{content[:6]}")
 
 
 def skill_lines(experiment: Experiment) -> list[SkillLine]:
@@ -76,7 +81,7 @@ def skill_lines(experiment: Experiment) -> list[SkillLine]:
 
 def skill_table(lines: Iterable[SkillLine]) -> str:
     """Return the per-skill lines as a text table."""
-    rows = [["skill", "returned", "alone", "shared", "won", "lost", "files not given"]]
+    rows = [["skill", "returned", "alone", "shared", "won", "lost", "companion files, not given"]]
     for line in lines:
         e = line.exposure
         counts = (e.returned, e.alone, e.shared, e.won, e.lost)

@@ -57,8 +57,6 @@ def pause(*, experiment: Experiment, reason: str, actor: Any, at: datetime) -> N
     experiment.refresh_from_db()
     if experiment.status == ExperimentStatus.PAUSED:
         return
-    if actor is None and experiment.status != ExperimentStatus.RUNNING:
-        return  # a worker's pause comes too late for an experiment that has ended
     _move(
         experiment,
         allowed=(ExperimentStatus.RUNNING,),

@@ -6,7 +6,7 @@ them back when the experiment runs, so they are never paid for twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runs.domain.agent import Trace
@@ -41,8 +41,11 @@ class ModelEstimate:
     cost: float | None
 
 
-def probe(experiment: Experiment) -> list[ModelEstimate]:
+def probe(experiment: Experiment, *, say: Callable[[str], None]) -> list[ModelEstimate]:
     """Run the first three pairs of each model here and return what the experiment will take.
+
+    Args:
+        say: told before each run, as it may take a while.
 
     Raises:
         EndpointFault, AgentStopped: a model can't be reached; nothing was started.
@@ -50,10 +53,12 @@ def probe(experiment: Experiment) -> list[ModelEstimate]:
     by_model: dict[str, list[Cell]] = {}
     for cell in cells_of(experiment):
         by_model.setdefault(arm_from_json(cell.treatment.spec).model, []).append(cell)
-    return [_probe_model(experiment, model, cells) for model, cells in by_model.items()]
+    return [_probe_model(experiment, model, cells, say) for model, cells in by_model.items()]
 
 
-def _probe_model(experiment: Experiment, model: str, cells: Sequence[Cell]) -> ModelEstimate:
+def _probe_model(
+    experiment: Experiment, model: str, cells: Sequence[Cell], say: Callable[[str], None]
+) -> ModelEstimate:
     # Only cells whose tool returns skills can have retrieved pairs.
     returning = [cell for cell in cells if cell.treatment.spec["control"] != "schema_empty"]
     probed = (returning or cells)[0]
@@ -61,7 +66,9 @@ def _probe_model(experiment: Experiment, model: str, cells: Sequence[Cell]) -> M
     arms = PairArm.objects.filter(pair__in=list(first.values_list("pair", flat=True)))
     traces: dict[str, list[Trace]] = {Arm.SE: [], Arm.SD: []}
     subjects = []
-    for pair_arm in arms.select_related("execution__arm_spec", "execution__task").order_by("pk"):
+    chosen = arms.select_related("execution__arm_spec", "execution__task").order_by("pk")
+    for number, pair_arm in enumerate(chosen, start=1):
+        say(f"probing {model}: run {number} of {len(chosen)} ({pair_arm.arm})")
         traces[pair_arm.arm].append(run_execution_agent(pair_arm.execution, experiment))
         subjects.append(pair_arm.execution.uid)
     executions = executions_of(experiment).filter(pair_arms__pair__cell__in=cells).distinct()

@@ -11,7 +11,7 @@ import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
 
-from runs.models import Attempt, Experiment
+from runs.models import Experiment
 from skills.models import Library, SkillVersion
 from tests.experiments import make_spec, plan, run, write_tasks
 
@@ -90,6 +90,11 @@ def test_an_unknown_experiment_names_those_there_are(tmp_path: Path) -> None:
     assert "is planned; this needs it to be paused" in refusal(
         2, "experiment", "resume", "small", "--no-wait"
     )
+    assert "is planned; this needs it to be running" in refusal(2, "experiment", "pause", "small")
+    assert "needs an experiment's name" in refusal(2, "experiment", "status")
+    out = StringIO()
+    call_command("experiment", "list", stdout=out)
+    assert out.getvalue().startswith("small  planned")
 
 
 ROWS = """\
@@ -237,8 +242,7 @@ def test_an_unreachable_endpoint_is_told_before_anything_starts(
     message = refusal(3, "run_experiment", write("plan.toml", text))
     assert "nothing was started" in message
     assert "127.0.0.1:9" in message
-    assert Experiment.objects.get().status == "planned"
-    assert not Attempt.objects.exists()
+    assert not Experiment.objects.exists()
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])

@@ -91,8 +91,10 @@ class _Command:
         self.stopping = False
         self.failure = ""
         self.interruptible = False
+        self.signalled = False
 
     def on_signal(self, signum: int, frame: FrameType | None) -> None:
+        self.signalled = True
         if not self.stopping:
             raise SystemExit(EXIT_INTERRUPTED)
         self.tell("kill")  # a second signal: at once
@@ -117,8 +119,9 @@ class _Command:
             try:
                 self.keeper.wait(1)
             except subprocess.TimeoutExpired:
-                with contextlib.suppress(OSError):  # the terminal may be gone
-                    print("Letting the worker end (Ctrl-C: at once) ...", file=sys.stderr)
+                if self.signalled:  # at a normal end nobody waits for anything
+                    with contextlib.suppress(OSError):  # the terminal may be gone
+                        print("Letting the worker end (Ctrl-C: at once) ...", file=sys.stderr)
                 self.keeper.wait()
 
 

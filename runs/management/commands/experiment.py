@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from runs.domain.plan import EMBEDDED
+from runs.domain.plan import EMBEDDED, from_json
 from runs.management.commands.run_experiment import run_to_end
-from runs.management.running import faults_as_exit_codes, progress_line
-from runs.models import Experiment
+from runs.management.running import (
+    EXIT_INPUT,
+    check_before_start,
+    faults_as_exit_codes,
+    progress_line,
+)
+from runs.models import Experiment, ExperimentStatus
 from runs.selectors import experiment_by_slug
 from runs.services import lifecycle
 from runs.services.progress import progress_of
@@ -19,18 +24,19 @@ from runs.services.rescoring import rescore
 from runs.tasks import process_grader
 from workbench.supervise import services
 
-ACTIONS = ("status", "start", "pause", "resume", "cancel", "retry", "rescore")
+ACTIONS = ("list", "status", "start", "pause", "resume", "cancel", "retry", "rescore")
 
 
 class Command(BaseCommand):
     help = (
-        "Act on an experiment: status; start, resume or retry (its runs without a result) and "
-        "wait for the end; pause; cancel; rescore its stored answers without calling a model."
+        "List the experiments, or act on one: status; start, resume or retry (its runs without a "
+        "result) and wait for the end; pause; cancel, for good; rescore its stored answers "
+        "without calling a model."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("action", choices=ACTIONS)
-        parser.add_argument("slug", metavar="EXPERIMENT")
+        parser.add_argument("slug", metavar="EXPERIMENT", nargs="?", help="all but list need one")
         parser.add_argument("--reason", default="", help="why, for pause and cancel")
         parser.add_argument(
             "--no-wait", action="store_true", help="leave the work to workers that already run"
@@ -38,6 +44,12 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         action, now = options["action"], timezone.now()
+        if action == "list":
+            for one in Experiment.objects.order_by("-created_at"):
+                self.stdout.write(f"{one.slug}  {one.status}  planned {one.created_at:%Y-%m-%d}")
+            return
+        if not options["slug"]:
+            raise CommandError(f"{action} needs an experiment's name", returncode=EXIT_INPUT)
         with faults_as_exit_codes():
             experiment = experiment_by_slug(options["slug"])
             if action in ("start", "resume", "retry"):
@@ -56,6 +68,8 @@ class Command(BaseCommand):
         self.stdout.write(f"{experiment.slug} is {experiment.status}: {line}")
         if experiment.reason:
             self.stdout.write(f"reason: {experiment.reason}")
+        if experiment.status == ExperimentStatus.FINISHED:
+            self.stdout.write(f"Its report: python3 manage.py report {experiment.slug}")
 
     def _run(self, experiment: Experiment, action: str, *, wait: bool) -> None:
         acts: dict[str, Callable[..., object]] = {
@@ -67,6 +81,10 @@ class Command(BaseCommand):
             acts[action](experiment=experiment, actor=None, at=timezone.now())
             return
         embedded = any(model["base_url"] == EMBEDDED for model in experiment.spec["models"])
-        with services(model=embedded):
-            acts[action](experiment=experiment, actor=None, at=timezone.now())
-            run_to_end(experiment)
+        with services(model=embedded) as running:
+            check_before_start(from_json(experiment.spec), running)
+            done = acts[action](experiment=experiment, actor=None, at=timezone.now())
+            if action == "retry":
+                self.stdout.write(f"runs without a result that get new tries: {done}")
+            if done != 0:
+                run_to_end(experiment)

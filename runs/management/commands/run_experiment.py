@@ -12,15 +12,17 @@ from runs.domain import render
 from runs.domain.plan import EMBEDDED, parse_experiment
 from runs.management.running import (
     EXIT_INPUT,
+    at_least_one,
+    check_before_start,
     duration,
     faults_as_exit_codes,
     line_writer,
     wait_until_ended,
 )
 from runs.models import Experiment, ExperimentStatus
-from runs.services.lifecycle import start
+from runs.services.lifecycle import WrongStatus, start
 from runs.services.planning import plan_experiment
-from runs.services.preparing import check_endpoints, prepare
+from runs.services.preparing import prepare
 from runs.services.probing import ModelEstimate, probe
 from runs.services.reporting import report_of
 from runs.tasks import process_grader
@@ -40,7 +42,9 @@ class Command(BaseCommand):
         parser.add_argument(
             "--plan-only", action="store_true", help="store the plan and start nothing"
         )
-        parser.add_argument("--concurrency", type=int, default=2, help="workers (default 2)")
+        parser.add_argument(
+            "--concurrency", type=at_least_one, default=2, help="workers (default 2)"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         path: Path = options["file"]
@@ -51,21 +55,35 @@ class Command(BaseCommand):
         with faults_as_exit_codes():
             spec = parse_experiment(text, path=str(path))
             partitions = prepare(spec=spec, open_grader=process_grader)
-            experiment = plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
-            self.stderr.write(f"planned: {experiment.slug}")
             if options["plan_only"]:
+                plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
+                self.stdout.write(
+                    f"planned: {spec.slug}. Start it with: "
+                    f"python3 manage.py experiment start {spec.slug}"
+                )
                 return
             embedded = any(model.base_url == EMBEDDED for model in spec.models)
-            with services(model=embedded, concurrency=options["concurrency"]):
-                if experiment.status == ExperimentStatus.PLANNED:
-                    check_endpoints(spec)
+            with services(model=embedded, concurrency=options["concurrency"]) as running:
+                check_before_start(spec, running)
+                experiment = plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
                 if options["probe"]:
-                    for estimate in probe(experiment):
-                        self.stdout.write(estimate_lines(estimate, options["concurrency"]))
-                    self.stdout.write("Nothing was started; the probe's calls won't be repeated.")
+                    self._probe(experiment, options["concurrency"])
                     return
                 run_to_end(experiment)
             self.stdout.write(render.table(report_of(experiment)))
+
+    def _probe(self, experiment: Experiment, workers: int) -> None:
+        """Run the probe and print what the whole will take.
+
+        Raises:
+            WrongStatus: the experiment has begun; a probe comes before that.
+        """
+        if experiment.status != ExperimentStatus.PLANNED:
+            raise WrongStatus(f"'{experiment.slug}' is {experiment.status}: it needs no probe")
+        say = line_writer()
+        for estimate in probe(experiment, say=say):
+            self.stdout.write(estimate_lines(estimate, workers))
+        self.stdout.write("Nothing was started; the probe's calls won't be repeated.")
 
 
 def run_to_end(experiment: Experiment) -> None:

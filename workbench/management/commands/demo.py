@@ -57,6 +57,10 @@ class Command(BaseCommand):
                     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
                     options["json"].write_text(text + "\n", encoding="utf-8")
                 self.stdout.write(render.table(report))
+                self.stdout.write(
+                    "To see it again: python3 manage.py demo (nothing is run twice). "
+                    f"It lives in {settings.DATA_DIR}, apart from your own experiments."
+                )
                 if not options["no_serve"]:
                     self.stdout.write(f"Serving {running.web_url} until Ctrl-C.")
                     self.stdout.flush()

@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError
@@ -14,6 +15,7 @@ from django.utils import timezone
 
 from workbench.accounts import LINK_LIFETIME, create_sign_in_link, create_user, set_role
 from workbench.kernel.roles import Role
+from workbench.supervise import live_set
 
 
 class Command(BaseCommand):
@@ -34,8 +36,7 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--base-url",
-            default="http://127.0.0.1:8000",
-            help="where the pages are served (default: %(default)s)",
+            help="where the pages are served (default: where they are served now)",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -45,7 +46,9 @@ class Command(BaseCommand):
         user = self._user(options["user"], options["role"])
         token = create_sign_in_link(user=user, now=now, lifetime=timedelta(hours=options["hours"]))
         path = reverse("sign-in-link", kwargs={"token": token})
-        self.stdout.write(options["base_url"].rstrip("/") + path)
+        live = live_set(settings.DATA_DIR) or {"environment": {}}
+        served = live["environment"].get("WORKBENCH_WEB_URL", "http://127.0.0.1:8000")
+        self.stdout.write((options["base_url"] or served).rstrip("/") + path)
 
     def _user(self, name: str, role: str | None) -> Any:
         user = get_user_model().objects.filter(username=name).first()
