@@ -122,18 +122,6 @@ def where_to_look(path: str) -> str:
     return f"The same as pages: run python3 manage.py serve, then open /{path}"
 
 
-def at_least_one(text: str) -> int:
-    """Return an option's whole number, 1 or more; an argparse type.
-
-    Raises:
-        ArgumentTypeError: it is anything else.
-    """
-    number = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
-    if number < 1:
-        raise ArgumentTypeError(f"must be a whole number, at least 1, not {text!r}")
-    return number
-
-
 def wait_until_ended(experiment: Experiment, *, say: Callable[[str], None]) -> None:
     """Return once the experiment has finished, saying how far it is.
 
