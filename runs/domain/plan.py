@@ -313,6 +313,20 @@ def parse_experiment(text: str, *, path: str) -> ExperimentSpec:
     return spec
 
 
+def named_in(text: str, *, table: str, key: str) -> list[tuple[str, int | None]]:
+    """Return every name that ``key`` gives in the ``[[table]]`` entries, with its line.
+
+    Args:
+        text: an experiment file that ``parse_experiment`` accepts.
+    """
+    reader = _Reader(text)
+    return [
+        (name, reader._line(table, index, key))
+        for index, entry in enumerate(tomllib.loads(text)[table])
+        for name in (entry[key] if isinstance(entry[key], list) else [entry[key]])
+    ]
+
+
 class _Reader:
     """Collects every problem of a file instead of stopping at the first."""
 

@@ -324,11 +324,13 @@ class LoadedLibrary:
         skills: every readable skill by slug, then path, clashing ones included.
         invalid: what couldn't be read, by path.
         clashes: groups of ``skills`` that share a slug.
+        roots: the folders, as they were named.
     """
 
     skills: tuple[ParsedSkill, ...]
     invalid: tuple[InvalidSkill, ...]
     clashes: tuple[Clash, ...]
+    roots: tuple[str, ...] = ()
 
     @property
     def clean(self) -> tuple[ParsedSkill, ...]:
@@ -343,6 +345,7 @@ def load_library(roots: Iterable[str | os.PathLike[str]]) -> LoadedLibrary:
     A file is one skill however many links or roots lead to it. The order of
     ``roots`` doesn't change the result.
     """
+    roots = tuple(roots)
     invalid: list[InvalidSkill] = []
     files = list(_files_below({_resolved(root) for root in roots}, invalid))
     skill_files = {file: _resolved(file) for file in files if _is_skill_file(file)}
@@ -361,6 +364,7 @@ def load_library(roots: Iterable[str | os.PathLike[str]]) -> LoadedLibrary:
         skills=tuple(skills),
         invalid=tuple(sorted(invalid, key=lambda error: error.path)),
         clashes=tuple(_clashes(skills)),
+        roots=tuple(sorted({_shown(Path(root)) for root in roots})),
     )
 
 

@@ -42,7 +42,7 @@ def import_skills(*, loaded: LoadedLibrary, library_slug: str) -> Imported:
         LibraryQuarantined: one of the skills is quarantined.
     """
     if not loaded.clean:
-        raise NothingToImport("no usable SKILL.md was found")
+        raise NothingToImport(f"no usable SKILL.md was found below {', '.join(loaded.roots)}")
     created: list[str] = []
     unchanged: list[str] = []
     versions: list[SkillVersion] = []

@@ -11,6 +11,7 @@ from runs.domain.plan import (
     ModelSpec,
     arm_from_json,
     from_json,
+    named_in,
     parse_experiment,
 )
 
@@ -120,6 +121,17 @@ def test_all_faults_are_told_at_once() -> None:
 def test_a_fault_in_the_second_table_has_the_second_line() -> None:
     text = GOOD + '\n[[cell]]\nlibrary = "coding"\nk = 0\n'
     assert [line for line, _ in problems_of(text)] == [25]
+
+
+def test_names_are_found_with_their_lines() -> None:
+    text = GOOD + '\n[[cell]]\nk = 2\nlibrary = ["maths", "mine"]\n'
+    # GOOD has 21 lines; then come a blank one, the header, k and the library.
+    assert named_in(text, table="cell", key="library") == [
+        ("coding", 19),
+        ("maths", 25),
+        ("mine", 25),
+    ]
+    assert named_in(text, table="benchmark", key="suite") == [("starter", 15)]
 
 
 def test_a_table_that_repeats_another_is_refused() -> None:
