@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from runs.domain.checking import Verdict
 from runs.domain.suites import SUITE_NAMES, InvalidTaskFile, Suite
 from runs.domain.taskfiles import Format, Problem
 from runs.management.running import EXIT_INFRASTRUCTURE, EXIT_INPUT, faults_as_exit_codes
@@ -63,27 +64,34 @@ class Command(BaseCommand):
         failed = [check for check in checks if check.state is ReferenceState.FAILED]
         ungraded = [check for check in checks if check.state is ReferenceState.NOT_GRADED]
         rows = [
-            (check.key, check.verdict or check.state.value, check.message or "-")
+            (check.key, check.verdict or Verdict.FAIL.value, check.message or "-")
             for check in (*failed, *ungraded)
         ]
         if rows:
             self._print_table(("task", "verdict", "why"), rows)
-        in_process = sum(check.in_process for check in checks)
-        parts = [f"{len(passed)} of {len(checks)} references pass"]
-        parts += [f"{len(missing)} tasks give none"] if missing else []
-        parts += [f"{in_process} are checked beside the program"] if in_process else []
+        # Without a reference it is the gold answer that passes: it can be read, no more.
+        bare = {task.key for task in suite.tasks if task.reference is None}
+        summary = _summary(
+            proved=sum(check.key not in bare for check in passed),
+            read=sum(check.key in bare for check in passed),
+            untried=len(missing),
+            failed=len(failed),
+            ungraded=len(ungraded),
+            in_process=sum(check.in_process for check in checks),
+        )
         self.stdout.write(
-            f"{suite.name}: {', '.join(parts)} (sandbox tier {tier}, {seconds:.1f} s). "
+            f"{suite.name}: {summary} (sandbox tier {tier}, {seconds:.1f} s). "
             f"sha256 {suite.sha256[:12]}"
         )
         if failed:
             raise CommandError(
-                f"{len(failed)} references fail: correct the reference or its check.",
+                f"{_said(len(failed), 'task fails its', 'tasks fail their')} own check: correct "
+                "the reference or the check.",
                 returncode=EXIT_INPUT,
             )
         if ungraded:
             raise CommandError(
-                f"{len(ungraded)} references could not be graded on this machine; "
+                f"{_said(len(ungraded), 'task', 'tasks')} could not be graded on this machine; "
                 "`manage.py doctor` says what is missing.",
                 returncode=EXIT_INFRASTRUCTURE,
             )
@@ -96,6 +104,36 @@ class Command(BaseCommand):
             self.stdout.write("  ".join([*cells, row[-1]]).rstrip())
 
 
+def _summary(
+    *, proved: int, read: int, untried: int, failed: int, ungraded: int, in_process: int
+) -> str:
+    """Return in one line how many tasks were shown to be right, and how far the others."""
+    parts = []
+    if proved:
+        beside = f" ({in_process} checked beside the program)" if in_process else ""
+        parts.append(_said(proved, "reference passes", "references pass") + beside)
+    if failed:
+        parts.append(_said(failed, "task fails", "tasks fail"))
+    if ungraded:
+        parts.append(f"{ungraded} not graded")
+    none = "none" if proved else "no reference"
+    if read:
+        parts.append(
+            _said(read, f"task has {none}: its answer", f"tasks have {none}: their answers")
+            + " can be read, not proved"
+        )
+    if untried:
+        parts.append(
+            _said(untried, f"code task has {none}: it", f"code tasks have {none}: they")
+            + " can't be tried"
+        )
+    return ", ".join(parts)
+
+
+def _said(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
 def _count(problems: Sequence[Problem]) -> str:
     fatal = sum(problem.fatal for problem in problems)
-    return f"{fatal} problem{'s' if fatal != 1 else ''} to correct first."
+    return f"{_said(fatal, 'problem', 'problems')} to correct first."

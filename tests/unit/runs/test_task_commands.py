@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -17,7 +18,7 @@ from runs.domain.suites import load_suite
 from runs.domain.template import TEMPLATE
 from runs.management.commands import check_tasks
 from runs.management.running import faults_as_exit_codes
-from runs.sandbox.grader import GradeResult, HostFailed, ReferenceFailed
+from runs.sandbox.grader import Grader, GradeResult, HostFailed, ReferenceFailed
 from runs.services.preparing import NotReady, import_suite
 from runs.services.tasks import UnknownSource, suite_load
 
@@ -70,6 +71,10 @@ def _check(
     return 0, out.getvalue()
 
 
+def _scripted(verdict: Verdict) -> Grader:
+    return cast(Grader, ScriptedGrader(verdict))
+
+
 def _file(tmp_path: Path, *rows: dict[str, Any] | str) -> str:
     path = tmp_path / "mine.jsonl"
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
@@ -100,7 +105,9 @@ def test_good_file_ends_with_0_and_one_line(
 ) -> None:
     code, text = _check(monkeypatch, _file(tmp_path, ROW))
     assert code == 0
-    assert text.startswith("mine: 1 of 1 references pass (sandbox tier A")
+    assert text.startswith(
+        "mine: 1 task has no reference: its answer can be read, not proved (sandbox tier A"
+    )
     assert len(text.splitlines()) == 1
 
 
@@ -134,7 +141,8 @@ def test_failing_reference_is_named_with_its_reason_and_ends_with_2(
     code, text = _check(monkeypatch, _file(tmp_path, ROW), Verdict.FAIL)
     assert code == 2
     assert "a     fail     case 0: got 3" in text
-    assert "0 of 1 references pass" in text
+    assert "mine: 1 task fails (sandbox" in text
+    assert text.endswith("1 task fails its own check: correct the reference or the check.")
 
 
 def test_host_fault_is_no_fault_of_the_task_and_ends_with_3(
@@ -157,9 +165,24 @@ def test_reference_that_cannot_be_recorded_and_a_missing_one_are_told_apart(
     bare = {name: raising[name] for name in ("kind", "prompt", "checker")} | {"key": "bare"}
     code, text = _check(monkeypatch, _file(tmp_path, raising, fine, bare))
     assert code == 2
-    assert "raises  failed   the reference raised ValueError" in text
+    assert "raises  fail     the reference raised ValueError" in text
     # Three tasks: one passes, one fails, one has no reference; the passing one ran in process.
-    assert "1 of 3 references pass, 1 tasks give none, 1 are checked beside the program" in text
+    assert (
+        "mine: 1 reference passes (1 checked beside the program), 1 task fails, "
+        "1 code task has none: it can't be tried (sandbox"
+    ) in text
+
+
+def test_only_references_are_counted_as_such(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    proved = [{**ROW, "key": f"proved{n}", "reference": "It is 2."} for n in range(3)]
+    read = [{**ROW, "key": f"read{n}"} for n in range(4)]
+    code, text = _check(monkeypatch, _file(tmp_path, *proved, *read))
+    assert code == 0
+    assert (
+        "mine: 3 references pass, 4 tasks have none: their answers can be read, not proved (sandbox"
+    ) in text
 
 
 def test_host_fault_while_recording_is_no_fault_of_the_reference(
@@ -186,7 +209,7 @@ def test_an_experiment_is_told_of_a_host_fault_and_of_a_failing_reference_apart(
         (Verdict.FAIL, NotReady, 2),
     ):
         with pytest.raises(CommandError, match="task a") as said, faults_as_exit_codes():
-            import_suite(suite=suite, open_grader=lambda v=verdict: ScriptedGrader(v))
+            import_suite(suite=suite, open_grader=partial(_scripted, verdict))
         assert said.value.returncode == exit_code
         assert isinstance(said.value.__cause__, fault)
 
