@@ -43,6 +43,11 @@ DROPPABLE: Final = (
 )
 
 _LONGEST_DETAIL: Final = 500
+_PAGE: Final = re.compile(
+    r"\ufeff?\s*(<\?xml[^>]*>\s*|<!--.*?-->\s*)*<(!doctype html|html|head|body)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_NOT_AN_API: Final = "this is a web page, not an API: check the base URL (it usually ends in /v1)"
 # A shorter secret could be part of ordinary text, which must stay readable.
 _SHORTEST_SECRET: Final = 6
 # What the ledger's columns hold; a larger count is no count.
@@ -228,7 +233,10 @@ class OpenAIEndpoint:
             httpx2.LocalProtocolError,
         )
         if isinstance(cause, never_sent):
-            return Transient("transport", f"can't reach {self.address} ({name}: {cause})")
+            return Transient(
+                "transport",
+                f"can't reach {self.address} ({name}: {cause}): is it running? Check the URL",
+            )
         return Transient("incomplete", f"the connection to {self.address} broke off ({name})")
 
 
@@ -276,6 +284,10 @@ def read_answer(
     """
     body = _decode(text, hide)
     error = _error_of(body, failed=status >= 300)
+    if error is None and status < 500 and _PAGE.match(text):
+        error = _Error(_NOT_AN_API)
+        if status < 300:
+            raise Transient("incomplete", f"{endpoint.label} answered {status}: {_NOT_AN_API}")
     if status < 300 and error is None:
         reply = read_reply(body, without=without, latency_s=latency_s)
         # Once more: a text may come in parts, none of which holds the whole key.
@@ -404,16 +416,17 @@ def _read_error(
         where = (
             f"the key in the environment variable {endpoint.api_key_env}"
             if endpoint.api_key_env
-            else "a request without a key (api_key_env is not configured)"
+            else "a request without a key (name the variable that holds one: api_key_env in an "
+            "experiment file, --api-key-env of audit)"
         )
         raise EndpointFault("wrong_key", f"{endpoint.label} refused {where}: {detail}")
     refused = _refused_parameter(error) if status in (400, 422) else None
     if refused is not None and refused not in without:
         raise ParameterRefused(refused, detail)
     if _model_is_unknown(status, error, endpoint.model):
-        raise EndpointFault(
-            "unknown_model", f"no model {endpoint.model!r} at {endpoint.base_url}: {detail}"
-        )
+        if error.message != _NOT_AN_API:
+            detail = f"no model {endpoint.model!r} at {endpoint.base_url}: {detail}"
+        raise EndpointFault("unknown_model", detail)
     raise _failure(status, headers, error, detail)
 
 
@@ -524,6 +537,8 @@ def _decode(text: str, hide: Callable[[Any], Any]) -> Any:
 
 
 def _brief(text: str) -> str:
+    if _PAGE.match(text):
+        return "a web page in place of an answer"
     text = " ".join(str(storable(text)).split())
     return text if len(text) <= _LONGEST_DETAIL else text[:_LONGEST_DETAIL] + "…"
 

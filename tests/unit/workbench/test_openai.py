@@ -313,8 +313,31 @@ def test_faults_of_the_endpoint(status: int, body: Any, kind: str) -> None:
 def test_a_wrong_key_names_its_variable() -> None:
     with pytest.raises(EndpointFault, match=KEY_ENV):
         read(401, error("no"))
-    with pytest.raises(EndpointFault, match="without a key"):
+    with pytest.raises(
+        EndpointFault, match=r"without a key .* api_key_env .* --api-key-env of audit"
+    ):
         read_answer(status=401, headers={}, text="", endpoint=replace(ENDPOINT, api_key_env=None))
+
+
+PAGE = "<!DOCTYPE html>\n<html><head><title>Welcome</title></head></html>"
+
+
+@pytest.mark.parametrize("page", [PAGE, "\ufeff <HTML>Welcome", f"<!-- Welcome -->{PAGE}"])
+@pytest.mark.parametrize("status", [200, 301, 401, 404, 405])
+def test_a_web_page_is_not_printed_but_the_base_url_doubted(status: int, page: str) -> None:
+    with pytest.raises((EndpointFault, CallFailed, Transient)) as fault:
+        read(status, page)
+    said = str(fault.value)
+    assert "this is a web page, not an API: check the base URL" in said
+    assert "Welcome" not in said
+    assert "no model" not in said
+
+
+@pytest.mark.parametrize("body", [PAGE, error(PAGE)])
+def test_a_page_of_a_failing_server_says_nothing_about_the_url(body: Any) -> None:
+    with pytest.raises(Transient) as failed:
+        read(503, body)
+    assert failed.value.detail.endswith("answered 503: a web page in place of an answer")
 
 
 @pytest.mark.parametrize(
@@ -487,7 +510,9 @@ def test_a_body_that_is_cut_off_is_incomplete(serve: Serve) -> None:
 def test_nobody_listening_is_a_transport_failure_that_names_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(Transient, match=f"127.0.0.1:{port}") as failed:
+    with pytest.raises(
+        Transient, match=f"127.0.0.1:{port}.*is it running. Check the URL"
+    ) as failed:
         replace(ENDPOINT, base_url=f"http://127.0.0.1:{port}/v1").send(REQUEST)
     assert failed.value.kind == "transport"
 
