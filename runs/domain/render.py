@@ -15,7 +15,14 @@ from typing import Any
 
 from runs.domain.estimates import INTERVAL_METHODS, IntervalMethod
 from runs.domain.intervals import P_METHODS, PMethod
-from runs.domain.report import LABELS, TERMS, reason_text
+from runs.domain.report import (
+    LABELS,
+    NOT_REPORTABLE,
+    TERMS,
+    NotReportable,
+    lacks_evidence,
+    reason_text,
+)
 
 NONE = "–"
 _SMALLEST_P = 1e-300
@@ -285,7 +292,10 @@ def _named(cell: Mapping[str, Any], varying: Sequence[str]) -> str:
 
 
 def _sentences(cell: Mapping[str, Any]) -> list[str]:
-    found = [f"{cell['headline']}.", *(note["text"] for note in cell["notes"])]
+    found = [f"{cell['headline']}."]
+    if lacks_evidence(cell):
+        found.append(f"Not enough evidence: {NOT_REPORTABLE[NotReportable.FEW_RETRIEVED]}.")
+    found += [note["text"] for note in cell["notes"]]
     readings = cell["failure_readings"]
     if readings:
         found.append(

@@ -275,6 +275,12 @@ NOT_REPORTABLE: Mapping[NotReportable, str] = MappingProxyType(
 )
 
 
+def lacks_evidence(cell: Mapping[str, Any]) -> bool:
+    """Return whether skills were returned in a finished cell, but on too few of its pairs."""
+    # Without any retrieved pair there is no figure that evidence could be short for.
+    return bool(cell["n_cond"]) and cell["not_reportable"] == NotReportable.FEW_RETRIEVED
+
+
 def build_report(
     *,
     experiment: Mapping[str, Any],

@@ -27,6 +27,7 @@ from runs.domain.report import (
     TERMS,
     NotReportable,
     found_effect,
+    lacks_evidence,
     reason_text,
 )
 
@@ -250,8 +251,7 @@ def cell_view(
     url = (
         reverse("cell", kwargs={"slug": slug, "sha12": sha12}) if slug and "sha12" in about else ""
     )
-    # Without any retrieved pair there is no figure that evidence could be short for.
-    enough = not cell["n_cond"] or cell["not_reportable"] != NotReportable.FEW_RETRIEVED
+    enough = not lacks_evidence(cell)
     remark = _remark(cell)
     sense = found_effect(cell)
     figures = {key: figure(cell, key) for key in (*COLUMNS, "selection_gap", "skipped_effect")}

@@ -281,6 +281,28 @@ def test_home_leads_with_the_sentence_the_flips_and_the_demonstration_banner(
     assert "2 of 2 pairs that were lost" in page.text
 
 
+@pytest.mark.parametrize(
+    ("retrieved", "said", "introduced"),
+    [
+        ("ac", "1 pair was lost", "Here the model passed by itself"),
+        ("acc", "2 pairs were lost", "In each of these the model passed by itself"),
+    ],
+)
+def test_one_lost_pair_is_told_in_the_singular(
+    lead: Client, retrieved: str, said: str, introduced: str
+) -> None:
+    controls = ("normal", "schema_empty")
+    experiment = make_experiment("panel", tasks=len(retrieved), controls=controls)
+    for cell, letters in zip(
+        experiment.cells.order_by("number"), (retrieved, "a" * len(retrieved)), strict=True
+    ):
+        for pair, letter in zip(cell.pairs.order_by("task__key"), letters, strict=True):
+            record(pair, letter, skills=("two-pointer",))
+    set_status(experiment, ExperimentStatus.FINISHED)
+    assert introduced in Page(show(lead, reverse("home"))).text
+    assert said in Page(show(lead, reverse("experiment", kwargs={"slug": "panel"}))).text
+
+
 def test_home_has_no_banner_for_other_models(lead: Client) -> None:
     finished_experiment("panel")
     assert "Demonstration model." not in show(lead, reverse("home"))

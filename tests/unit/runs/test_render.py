@@ -80,6 +80,15 @@ def test_table_has_figures_sentences_terms_and_caveat() -> None:
         assert f"{LABELS[name]}: {TERMS[name]}" in flowing
 
 
+@pytest.mark.parametrize("show", [render.table, render.markdown])
+def test_a_cell_below_the_reporting_threshold_says_so(show: Any) -> None:
+    words = "Not enough evidence: a skill was returned on fewer than 10 pairs."
+    # The threshold is 10 returned pairs; without any there is nothing to be short of.
+    for returned, said in ((0, False), (1, True), (9, True), (10, False)):
+        text = " ".join(show(report((MODEL, pairs(0, 0, returned, 20)))).split())
+        assert (words in text) is said, returned
+
+
 def test_table_explains_only_figures_that_some_cell_has() -> None:
     flowing = " ".join(render.table(report((MODEL, pairs(0, 0, 0, 20)))).split())
     assert f"oae: {TERMS['oae']}".lower() in flowing.lower()
