@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import MISSING, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import get_commands, load_command_class
 
+from runs.domain import plan
 from runs.domain.plan import parse_experiment
+from runs.services.auditing import EMBEDDED_MODEL, embedded_cell
 from tests.shared import ROOT
 
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -44,6 +48,53 @@ def test_the_example_experiment_is_accepted() -> None:
     example = text.split("```toml\n")[1].split("```")[0]
     spec = parse_experiment(example, path="docs/experiments.md")
     assert [cell.control for cell in spec.cells] == ["normal", "schema_empty"]
+
+
+def test_the_example_of_the_embedded_model_is_accepted_and_fits_it() -> None:
+    text = (ROOT / "docs" / "experiments.md").read_text()
+    example = text.split("```toml\n")[2].split("```")[0]
+    spec = parse_experiment(example, path="docs/experiments.md")
+    assert spec.models == (EMBEDDED_MODEL,)
+    assert spec.cells == (embedded_cell("coding"),)
+
+
+@pytest.mark.parametrize(
+    ("section", "keys", "spec"),
+    [
+        ("Top level", plan._TOP, plan.ExperimentSpec),
+        ("[budget]", plan._BUDGET, plan.Budget),
+        ("[[model]]", plan._MODEL, plan.ModelSpec),
+        ("[[benchmark]]", plan._BENCHMARK | plan._PARTITION, plan.BenchmarkSpec),
+        ("[[cell]]", plan._CELL, plan.CellSpec),
+        ("[analysis]", plan._ANALYSIS, None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_key_of_an_experiment_file_has_its_row(
+    section: str, keys: dict[str, Any], spec: Any
+) -> None:
+    text = (ROOT / "docs" / "experiments.md").read_text()
+    table = text.split(f"### {section}\n")[1].split("\n#")[0]
+    rows = {row[1]: row for row in re.finditer(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", table, re.M)}
+    assert set(keys) <= set(rows)
+    assert set(rows) - set(keys) == _READ_APART.get(section, set())
+    defaults = {one.name: one.default for one in fields(spec)} if spec else {}
+    for name, key in keys.items():
+        default, allowed = rows[name][2], rows[name][3]
+        assert all(f"`{choice}`" in allowed for choice in key.choices), name
+        assert allowed.startswith(_range(key)), name
+        if (default_value := defaults.get(name)) not in (None, MISSING):
+            assert str(default_value).lower() in default, name
+
+
+# What plan.py checks by itself, not by its tables of keys.
+_READ_APART = {"[[benchmark]]": {"partition"}, "[[cell]]": {"types"}}
+
+
+def _range(key: Any) -> str:
+    if key.low is None or key.low == key.high:
+        return "" if key.low is None else str(key.low)
+    return f"from {key.low}" if key.high is None else f"{key.low} to {key.high}"
 
 
 def test_every_command_says_what_it_does() -> None:
