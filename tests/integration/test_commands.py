@@ -68,8 +68,12 @@ def test_an_experiment_file_that_is_missing_or_broken(write: Callable[[str, str]
 
 
 def test_a_suite_that_is_missing_or_broken(write: Callable[[str, str], str]) -> None:
-    path = write("plan.toml", PLAN.format(tasks="startler"))
-    assert "startler" in refusal(2, "run_experiment", path)
+    path = write("plan.toml", PLAN.format(tasks="startler").replace("coding", "codling"))
+    message = refusal(2, "run_experiment", path)
+    assert f"{path}:7: " in message
+    assert "startler" in message
+    assert f"{path}:9: " in message
+    assert "codling" in message
     tasks = write("tasks.jsonl", '{"key": "a"}\n')
     path = write("plan.toml", PLAN.format(tasks=tasks))
     assert f"{tasks}:1" in refusal(2, "run_experiment", path)

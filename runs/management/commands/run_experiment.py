@@ -21,6 +21,7 @@ from runs.management.running import (
 )
 from runs.models import Experiment, ExperimentStatus
 from runs.services.lifecycle import WrongStatus, start
+from runs.services.naming import check_names
 from runs.services.planning import plan_experiment
 from runs.services.preparing import prepare
 from runs.services.probing import ModelEstimate, probe
@@ -54,6 +55,7 @@ class Command(BaseCommand):
             raise CommandError(f"can't read {path}: {error}", returncode=EXIT_INPUT) from error
         with faults_as_exit_codes():
             spec = parse_experiment(text, path=str(path))
+            check_names(text=text, path=str(path))
             partitions = prepare(spec=spec, open_grader=process_grader)
             if options["plan_only"]:
                 plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
