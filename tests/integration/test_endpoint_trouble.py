@@ -22,7 +22,15 @@ from runs.services import arms, lifecycle
 from runs.services.executing import execute
 from runs.services.reporting import report_of
 from tests.experiments import grader, make_spec, plan, run_left, write_tasks
-from tests.scripted_server import Behaviour, ScriptedServer, reply, status, tool_call
+from tests.scripted_server import (
+    Behaviour,
+    ScriptedServer,
+    cut,
+    dies_after,
+    reply,
+    status,
+    tool_call,
+)
 from workbench.kernel.leases import LeaseState
 from workbench.llm.retry import Timing
 from workbench.models import Call, EndpointGate
@@ -201,3 +209,41 @@ def test_an_outage_pauses_and_spends_no_try_of_what_was_not_sent(tasks: Path, cl
         server.script(RIGHT)
         rounds(experiment, clock, most=2, at_pause=lambda: None)
     assert report_of(experiment)["cells"][0]["n_pairs"] == 12
+
+
+def test_a_key_that_dies_in_the_night_pauses_and_a_new_one_goes_on(
+    tasks: Path, clock: Clock
+) -> None:
+    with ScriptedServer(RIGHT) as server:
+        experiment = started(tasks, server)
+        server.script(dies_after(7, RIGHT))
+        run_left(experiment)
+        assert experiment.status == ExperimentStatus.PAUSED
+        assert "wrong_key" in experiment.reason
+        # Seven replies and the one refusal; each request has its row.
+        assert len(server.seen) == Call.objects.count() == 8
+        assert Call.objects.filter(state="completed").count() == 7
+        assert not Attempt.objects.exclude(failure=Failure.NONE).exists()
+        assert report_of(experiment)["cells"][0]["rae"] is None
+
+        server.script(RIGHT)
+        lifecycle.resume(experiment=experiment, actor=None, at=timezone.now())
+        run_left(experiment)
+        assert experiment.status == ExperimentStatus.FINISHED
+        # Nothing that was answered is asked again: 24 runs of one call each, and the refusal.
+        assert len(server.seen) == Call.objects.count() == 25
+    assert report_of(experiment)["cells"][0]["n_pairs"] == 12
+
+
+def test_a_bad_day_ends_with_every_request_accounted_for(tasks: Path, clock: Clock) -> None:
+    """Limits, faults and cut replies between good ones: the pairs are as on a good day."""
+    limited = status(429, headers={"Retry-After": "2"})
+    day = [limited, status(500), RIGHT, cut(), RIGHT, status(503), limited, RIGHT]
+    with ScriptedServer(RIGHT) as server:
+        experiment = started(tasks, server)
+        server.script(*day * 6, RIGHT)
+        rounds(experiment, clock, most=5, at_pause=lambda: None)
+        assert len(server.seen) == Call.objects.count() > 24
+        assert Call.objects.filter(state="completed").count() == 24
+    cell = report_of(experiment)["cells"][0]
+    assert (cell["n_pairs"], cell["n_censored"], cell["oae"]) == (12, 0, 0.0)
