@@ -249,7 +249,7 @@ def _line(node: yaml.Node, first_line: int) -> int:
 def _values_cut_by_a_comment(
     root: yaml.MappingNode, text: str, first_line: int
 ) -> Iterator[Problem]:
-    """Yield a problem for each unquoted value followed by a comment (``Fix issue #12``)."""
+    """Yield a problem for each unquoted value followed by a comment (``Fix bug #12``)."""
     for key, value in root.value:
         if not isinstance(value, yaml.ScalarNode) or value.style is not None:
             continue

@@ -191,11 +191,11 @@ def test_what_would_be_a_guess_is_refused_with_its_line(front: str, line: int) -
 
 
 def test_a_value_cut_short_by_a_comment_is_reported() -> None:
-    skill = parse("name: a\ndescription: Fix issue #12 now\ntype: guard")
-    assert skill.description == "Fix issue"
+    skill = parse("name: a\ndescription: Fix bug #12 now\ntype: guard")
+    assert skill.description == "Fix bug"
     assert codes(skill) == [(ProblemCode.COMMENT_IN_VALUE, 3)]
-    quoted = parse('name: a\ndescription: "Fix issue #12 now" # note')
-    assert quoted.description == "Fix issue #12 now"
+    quoted = parse('name: a\ndescription: "Fix bug #12 now" # note')
+    assert quoted.description == "Fix bug #12 now"
     assert quoted.problems == ()
 
 
