@@ -89,11 +89,11 @@ class Command(BaseCommand):
 
 
 def demo_spec(slug: str) -> ExperimentSpec:
-    """Return the demo's experiment: 32 starter tasks and 8 of HumanEval, coding skills."""
+    """Return the demo's experiment: 24 starter tasks and 8 of HumanEval, coding skills."""
     return ExperimentSpec(
         slug=slug,
         models=(EMBEDDED_MODEL,),
-        benchmarks=(BenchmarkSpec("starter", size=32), BenchmarkSpec("humaneval", size=8)),
+        benchmarks=(BenchmarkSpec("starter", size=24), BenchmarkSpec("humaneval", size=8)),
         cells=(embedded_cell("coding"),),
     )
 
