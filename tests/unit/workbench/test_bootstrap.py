@@ -253,10 +253,13 @@ def test_a_damaged_stamp_is_no_stamp(installer: Installer, tmp_path: Path) -> No
 
 
 def test_concurrent_first_runs_install_once(
-    installer: Installer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    installer: Installer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     venv = tmp_path / "venv"
-    inside, go_on = threading.Event(), threading.Event()
+    inside, waiting, go_on = threading.Event(), threading.Event(), threading.Event()
+    monkeypatch.setattr(
+        bootstrap, "_say", lambda text: waiting.set() if "waiting for it" in text else None
+    )
 
     def dawdle(what: str) -> None:
         inside.set()
@@ -267,8 +270,7 @@ def test_concurrent_first_runs_install_once(
     runs[0].start()
     assert inside.wait(10)
     runs[1].start()
-    while "waiting for it" not in capsys.readouterr().err:
-        assert runs[1].is_alive()
+    assert waiting.wait(10)
     go_on.set()
     for run in runs:
         run.join(10)
