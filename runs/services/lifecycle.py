@@ -164,10 +164,15 @@ def finish_if_done(*, experiment: Experiment, at: datetime) -> bool:
 
 
 def publish_pending(experiment: Experiment) -> None:
-    """Publish the next pending executions in plan order, so that pairs complete early."""
+    """Publish the next pending executions in plan order, so that pairs complete early.
+
+    Those that wait for their moment are the sweep's, which publishes them when it comes.
+    """
     pending = (
         Position.objects.filter(
-            cell__experiment=experiment, pair__arms__execution__state=LeaseState.PENDING
+            cell__experiment=experiment,
+            pair__arms__execution__state=LeaseState.PENDING,
+            pair__arms__execution__next_attempt_at=None,
         )
         .order_by("number", "cell__number", "pair__arms__arm")
         .values_list("pair__arms__execution__uid", flat=True)[: 2 * PUBLISH_AT_MOST]
