@@ -161,6 +161,11 @@ class ExperimentSpec:
     queue_flips: bool = False
     analysis: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def embedded(self) -> bool:
+        """Whether one of the models is the one that the product serves itself."""
+        return any(model.base_url == EMBEDDED for model in self.models)
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that is stored and hashed."""
         return asdict(self)

@@ -21,7 +21,7 @@ from runs.domain.suites import InvalidTaskFile, UnknownSuite
 from runs.models import Experiment, ExperimentStatus
 from runs.sandbox.grader import HostFailed, NoIsolation
 from runs.selectors import ExperimentMissing
-from runs.services.lifecycle import WrongStatus
+from runs.services.lifecycle import WrongStatus, start
 from runs.services.planning import SameTasks, SlugTaken
 from runs.services.preparing import EndpointUnusable, NotReady, check_endpoints
 from runs.services.progress import Progress, progress_of
@@ -122,12 +122,23 @@ def where_to_look(path: str) -> str:
     return f"The same as pages: run python3 manage.py serve, then open /{path}"
 
 
+def run_to_end(experiment: Experiment) -> None:
+    """Start the experiment if it is planned and wait for its end.
+
+    Raises:
+        CommandError: see ``wait_until_ended``.
+    """
+    if experiment.status == ExperimentStatus.PLANNED:
+        start(experiment=experiment, actor=None, at=timezone.now())
+    wait_until_ended(experiment, say=line_writer())
+
+
 def wait_until_ended(experiment: Experiment, *, say: Callable[[str], None]) -> None:
     """Return once the experiment has finished, saying how far it is.
 
     Raises:
-        CommandError: it was paused or cancelled meanwhile (exit code 3); the
-            message says why and which command resumes it.
+        CommandError: it was paused (exit code 3) or cancelled (2) meanwhile; the
+            message says why, and what to do.
     """
     shown = ""
     while True:

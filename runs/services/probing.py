@@ -62,8 +62,8 @@ def _probe_model(
     # Only cells whose tool returns skills can have retrieved pairs.
     returning = [cell for cell in cells if cell.treatment.spec["control"] != "schema_empty"]
     probed = (returning or cells)[0]
-    first = probed.positions.order_by("number").values("pair")[:PROBE_PAIRS]
-    arms = PairArm.objects.filter(pair__in=list(first.values_list("pair", flat=True)))
+    first = probed.positions.order_by("number").values_list("pair", flat=True)[:PROBE_PAIRS]
+    arms = PairArm.objects.filter(pair__in=list(first))
     traces: dict[str, list[Trace]] = {Arm.SE: [], Arm.SD: []}
     subjects = []
     chosen = arms.select_related("execution__arm_spec", "execution__task").order_by("pk")
@@ -71,10 +71,11 @@ def _probe_model(
         say(f"probing {model}: run {number} of {len(chosen)} ({pair_arm.arm})")
         traces[pair_arm.arm].append(run_execution_agent(pair_arm.execution, experiment))
         subjects.append(pair_arm.execution.uid)
-    executions = executions_of(experiment).filter(pair_arms__pair__cell__in=cells).distinct()
+    planned = executions_of(experiment).filter(pair_arms__pair__cell__in=cells)
+    executions = planned.distinct().count()
     pairs = sum(cell.pairs.count() for cell in cells)
     runs = [*traces[Arm.SE], *traces[Arm.SD]]
-    scale = executions.count() / len(runs)
+    scale = executions / len(runs)
     tokens = [_sum(trace.tokens_in, trace.tokens_out) for trace in runs]
     costs = list(Call.objects.filter(subject__in=subjects).values_list("cost", flat=True))
     se = traces[Arm.SE]
@@ -82,7 +83,7 @@ def _probe_model(
         model=model,
         probed=len(se),
         pairs=pairs,
-        executions=executions.count(),
+        executions=executions,
         call_rate=sum(bool(trace.invocations) for trace in se) / len(se),
         expected_n_cond=sum(trace.retrieved for trace in se)
         / len(se)

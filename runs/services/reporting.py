@@ -10,7 +10,7 @@ from typing import Any
 from django.db.models import Count, Max, Q, Sum
 
 from runs.domain.checking import Verdict
-from runs.domain.plan import EMBEDDED, arm_from_json
+from runs.domain.plan import arm_from_json, from_json
 from runs.domain.report import SCHEMA, CellRecord, PairRecord, build_report
 from runs.domain.report import Failure as NoResult
 from runs.domain.tasks import Kind
@@ -292,7 +292,7 @@ def _in_process(cells: Iterable[Cell], tasks: set[int]) -> dict[int, str]:
 
 def _result(run: _Run, state: str) -> tuple[bool | None, str | None]:
     """Return whether the arm passed, or None and why it has no result."""
-    if run.failure == Failure.NONE and run.verdict not in (None, Verdict.INFRA_ERROR):
+    if run.failure == Failure.NONE and run.verdict is not None:
         return run.verdict == Verdict.PASS, None
     if state != LeaseState.DEAD:
         return None, NoResult.PENDING
@@ -304,15 +304,10 @@ def _result(run: _Run, state: str) -> tuple[bool | None, str | None]:
 # --- what every reader must be told -----------------------------------------------
 
 
-def is_demonstration(spec: Mapping[str, Any]) -> bool:
-    """Return whether an experiment's stored spec runs the demonstration model."""
-    return any(model["base_url"] == EMBEDDED for model in spec["models"])
-
-
 def _notices(experiment: Experiment, evidence: _Evidence) -> list[str]:
     notices = []
     runs = evidence.runs.values()
-    if is_demonstration(experiment.spec):
+    if from_json(experiment.spec).embedded:
         notices.append(DEMONSTRATION)
     if any(run.tier == UNSANDBOXED for run in runs):
         notices.append("answers were checked unsandboxed")

@@ -14,12 +14,12 @@ from django.utils import timezone
 
 from runs.domain import render
 from runs.domain.plan import DIALECTS, EMBEDDED, ModelSpec, url_fault
-from runs.management.commands.run_experiment import run_to_end
 from runs.management.running import (
     EXIT_INPUT,
     at_least_one,
     check_before_start,
     faults_as_exit_codes,
+    run_to_end,
     where_to_look,
 )
 from runs.models import Partition
@@ -96,9 +96,7 @@ class Command(BaseCommand):
             partitions = prepare(spec=spec, open_grader=process_grader)
             spec = named_by_content(spec, library=library, partitions=partitions.values())
             self._introduce(loaded, partitions.values(), model)
-            with services(
-                model=model == EMBEDDED_MODEL, concurrency=options["concurrency"]
-            ) as running:
+            with services(model=spec.embedded, concurrency=options["concurrency"]) as running:
                 check_before_start(spec, running)
                 experiment = plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
                 run_to_end(experiment)

@@ -8,13 +8,13 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
-from runs.domain.plan import EMBEDDED, from_json
-from runs.management.commands.run_experiment import run_to_end
+from runs.domain.plan import from_json
 from runs.management.running import (
     EXIT_INPUT,
     check_before_start,
     faults_as_exit_codes,
     progress_line,
+    run_to_end,
 )
 from runs.models import Experiment, ExperimentStatus
 from runs.selectors import experiment_by_slug
@@ -80,9 +80,9 @@ class Command(BaseCommand):
         if not wait:
             acts[action](experiment=experiment, actor=None, at=timezone.now())
             return
-        embedded = any(model["base_url"] == EMBEDDED for model in experiment.spec["models"])
-        with services(model=embedded) as running:
-            check_before_start(from_json(experiment.spec), running)
+        spec = from_json(experiment.spec)
+        with services(model=spec.embedded) as running:
+            check_before_start(spec, running)
             done = acts[action](experiment=experiment, actor=None, at=timezone.now())
             if action == "retry":
                 self.stdout.write(f"runs without a result that get new tries: {done}")

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from runs.domain import render
-from runs.domain.plan import EMBEDDED, parse_experiment
+from runs.domain.plan import parse_experiment
 from runs.management.running import (
     EXIT_INPUT,
     at_least_one,
@@ -17,10 +17,10 @@ from runs.management.running import (
     duration,
     faults_as_exit_codes,
     line_writer,
-    wait_until_ended,
+    run_to_end,
 )
 from runs.models import Experiment, ExperimentStatus
-from runs.services.lifecycle import WrongStatus, start
+from runs.services.lifecycle import WrongStatus
 from runs.services.naming import check_names
 from runs.services.planning import plan_experiment
 from runs.services.preparing import prepare
@@ -64,8 +64,7 @@ class Command(BaseCommand):
                     f"python3 manage.py experiment start {spec.slug}"
                 )
                 return
-            embedded = any(model.base_url == EMBEDDED for model in spec.models)
-            with services(model=embedded, concurrency=options["concurrency"]) as running:
+            with services(model=spec.embedded, concurrency=options["concurrency"]) as running:
                 check_before_start(spec, running)
                 experiment = plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
                 if options["probe"]:
@@ -86,17 +85,6 @@ class Command(BaseCommand):
         for estimate in probe(experiment, say=say):
             self.stdout.write(estimate_lines(estimate, workers))
         self.stdout.write("Nothing was started; the probe's calls won't be repeated.")
-
-
-def run_to_end(experiment: Experiment) -> None:
-    """Start the experiment if it is planned and wait for its end.
-
-    Raises:
-        CommandError: it is paused or cancelled; the message says why.
-    """
-    if experiment.status == ExperimentStatus.PLANNED:
-        start(experiment=experiment, actor=None, at=timezone.now())
-    wait_until_ended(experiment, say=line_writer())
 
 
 def estimate_lines(estimate: ModelEstimate, workers: int) -> str:

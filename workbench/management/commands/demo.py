@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -13,20 +14,20 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 
 from runs.domain import render
 from runs.domain.plan import BenchmarkSpec, ExperimentSpec
-from runs.management.commands.run_experiment import run_to_end
-from runs.management.running import duration, faults_as_exit_codes
+from runs.management.running import duration, faults_as_exit_codes, run_to_end
 from runs.models import Experiment, ExperimentStatus
 from runs.services.auditing import EMBEDDED_MODEL, embedded_cell
+from runs.services.lifecycle import resume
 from runs.services.planning import SlugTaken, plan_experiment
 from runs.services.preparing import prepare
 from runs.services.reporting import report_of
 from runs.tasks import process_grader
-from workbench.accounts import create_sign_in_link, ensure_user
-from workbench.kernel.roles import Role
+from workbench.management.serving import invite, stay_up
 from workbench.supervise import services
 
 USER = "demo"
@@ -47,10 +48,7 @@ class Command(BaseCommand):
         with faults_as_exit_codes():
             experiment = _plan()
             with services(model=True, web=True) as running:
-                user = ensure_user(name=USER, role=Role.ADMIN)
-                token = create_sign_in_link(user=user, now=timezone.now())
-                self.stdout.write(f"Pages:   {running.web_url}")
-                self.stdout.write(f"Sign in: {running.web_url}sign-in/link/{token}/ (works once)")
+                invite(name=USER, web_url=running.web_url, say=self.stdout.write)
                 self._run(experiment)
                 report = report_of(experiment)
                 if options["json"]:
@@ -64,8 +62,7 @@ class Command(BaseCommand):
                 if not options["no_serve"]:
                     self.stdout.write(f"Serving {running.web_url} until Ctrl-C.")
                     self.stdout.flush()
-                    while True:
-                        time.sleep(3600)
+                    stay_up()
 
     def _run(self, experiment: Experiment) -> None:
         if experiment.status == ExperimentStatus.FINISHED:
@@ -82,8 +79,7 @@ class Command(BaseCommand):
         self.stdout.flush()
         began = time.monotonic()
         if experiment.status == ExperimentStatus.PAUSED:
-            call_command("experiment", "resume", experiment.slug, no_wait=True)
-            experiment.refresh_from_db()
+            resume(experiment=experiment, actor=None, at=timezone.now())
         run_to_end(experiment)
         self.stdout.write(f"Paired runs took {duration(time.monotonic() - began)}.")
 
@@ -126,13 +122,9 @@ def _migrate() -> None:
 
 
 def _copy_if_older() -> None:
-    from django.db.migrations.executor import MigrationExecutor
-
     executor = MigrationExecutor(connection)
     if not executor.migration_plan(executor.loader.graph.leaf_nodes()):
         return
-    import sqlite3
-
     source = Path(settings.DATABASES["default"]["NAME"])
     target = source.with_suffix(f".before-{timezone.now():%Y%m%dT%H%M%S}.sqlite3")
     with sqlite3.connect(source) as old, sqlite3.connect(target) as new:

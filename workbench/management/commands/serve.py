@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandError
-from django.utils import timezone
+from django.core.management.base import BaseCommand
 
-from runs.domain.plan import EMBEDDED
-from runs.management.running import EXIT_INFRASTRUCTURE
+from runs.domain.plan import from_json
+from runs.management.running import faults_as_exit_codes
 from runs.models import Experiment, ExperimentStatus
-from workbench.accounts import create_sign_in_link, ensure_user
-from workbench.kernel.roles import Role
-from workbench.supervise import ServiceFailed, services
+from workbench.management.serving import invite, stay_up
+from workbench.supervise import services
 
 USER = "admin"
 
@@ -24,18 +21,14 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         call_command("migrate", verbosity=0)
-        try:
-            with services(model=_needs_embedded_model(), web=True) as running:
-                user = ensure_user(name=USER, role=Role.ADMIN)
-                token = create_sign_in_link(user=user, now=timezone.now())
-                self.stdout.write(f"Pages:   {running.web_url}")
-                self.stdout.write(f"Sign in: {running.web_url}sign-in/link/{token}/ (works once)")
-                self.stdout.write("Serving until Ctrl-C.")
-                self.stdout.flush()
-                while True:
-                    time.sleep(3600)
-        except ServiceFailed as error:
-            raise CommandError(str(error), returncode=EXIT_INFRASTRUCTURE) from error
+        with (
+            faults_as_exit_codes(),
+            services(model=_needs_embedded_model(), web=True) as running,
+        ):
+            invite(name=USER, web_url=running.web_url, say=self.stdout.write)
+            self.stdout.write("Serving until Ctrl-C.")
+            self.stdout.flush()
+            stay_up()
 
 
 def _needs_embedded_model() -> bool:
@@ -43,8 +36,4 @@ def _needs_embedded_model() -> bool:
     unfinished = Experiment.objects.filter(
         status__in=(ExperimentStatus.RUNNING, ExperimentStatus.PAUSED)
     )
-    return any(
-        model["base_url"] == EMBEDDED
-        for experiment in unfinished
-        for model in experiment.spec["models"]
-    )
+    return any(from_json(experiment.spec).embedded for experiment in unfinished)
