@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 
+from django.conf import settings
 from django.db import models
 
 from runs.domain.checking import Verdict
@@ -105,12 +106,37 @@ class Partition(EvidenceModel):
         ]
 
 
+class ExperimentDraft(models.Model):
+    """An experiment being prepared: its file, which may still change. Planning ends the draft."""
+
+    slug = models.SlugField(max_length=100, unique=True)
+    toml = models.TextField(help_text="the experiment file as it stands")
+    revision = models.PositiveIntegerField(default=1, help_text="compare-and-swap counter")
+    author = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
+    created_at = models.DateTimeField()
+    updated_at = models.DateTimeField()
+
+
+class Origin(models.TextChoices):
+    """Where an experiment's runs come from."""
+
+    PLANNED = "planned", "run here"
+    PUSHED = "pushed", "run elsewhere and handed in as run rows"
+
+
 class Experiment(models.Model):
     """A named plan and where it stands. ``spec`` is frozen once planned."""
 
     uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
     slug = models.SlugField(max_length=100, unique=True)
     spec = models.JSONField()
+    toml = models.TextField(blank=True, default="", help_text="the file it was planned from")
+    origin = models.CharField(max_length=7, choices=Origin.choices, default=Origin.PLANNED)
+    author = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
     status = models.CharField(
         max_length=10, choices=ExperimentStatus.choices, default=ExperimentStatus.PLANNED
     )
@@ -120,7 +146,11 @@ class Experiment(models.Model):
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
-        constraints = [_one_of("status", ExperimentStatus.values, "experiment_status_known")]
+        constraints = [
+            _one_of("status", ExperimentStatus.values, "experiment_status_known"),
+            _one_of("origin", Origin.values, "experiment_origin_known"),
+        ]
+        indexes = [models.Index(fields=["-created_at", "-id"], name="experiment_newest")]
 
 
 class ArmSpec(EvidenceModel):
@@ -229,6 +259,9 @@ class Attempt(EvidenceModel):
     tokens_in = models.PositiveIntegerField(null=True)
     tokens_out = models.PositiveIntegerField(null=True)
     latency_s = models.FloatField(null=True)
+    source = models.CharField(
+        max_length=200, blank=True, default="", help_text="where a run that was handed in is from"
+    )
     at = models.DateTimeField()
 
     class Meta:

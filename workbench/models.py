@@ -1,11 +1,18 @@
-"""Rows that every part of the workbench shares: the call ledger, audit trail and sign-in."""
+"""Rows that every part of the workbench shares: calls, audit trail, people, jobs, notices."""
 
 from __future__ import annotations
+
+import uuid
 
 from django.conf import settings
 from django.db import models
 
 from workbench.kernel.evidence import EvidenceModel
+from workbench.kernel.leases import Leased, LeaseState
+
+
+def _one_of(field: str, values: list[str], name: str) -> models.CheckConstraint:
+    return models.CheckConstraint(condition=models.Q(**{f"{field}__in": values}), name=name)
 
 
 class CallState(models.TextChoices):
@@ -85,13 +92,154 @@ class AuditEvent(EvidenceModel):
     sha256 = models.CharField(max_length=64, unique=True)
 
 
+class LinkPurpose(models.TextChoices):
+    """What a one-time link is for."""
+
+    SIGN_IN = "sign_in"
+    INVITATION = "invitation"
+    PASSWORD_RESET = "password_reset"
+
+
 class SignInLink(models.Model):
-    """A one-time sign-in link; only the hash of its token is stored."""
+    """A one-time link for one person; only the hash of its token is stored."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    purpose = models.CharField(
+        max_length=14, choices=LinkPurpose.choices, default=LinkPurpose.SIGN_IN
+    )
     token_sha256 = models.CharField(max_length=64, unique=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    created_at = models.DateTimeField(null=True)
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [_one_of("purpose", LinkPurpose.values, "signinlink_purpose_known")]
+
+
+class SignInFailure(models.Model):
+    """A refused sign-in; names are hashed, so that a password typed as a name is not kept."""
+
+    name_sha256 = models.CharField(max_length=64)
+    address = models.CharField(max_length=45)
+    at = models.DateTimeField()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["name_sha256", "at"], name="signinfailure_name"),
+            models.Index(fields=["address", "at"], name="signinfailure_address"),
+        ]
+
+
+class ApiToken(models.Model):
+    """A person's key to the API; only its hash is stored. It can do no more than the person."""
+
+    uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    name = models.CharField(max_length=100)
+    token_sha256 = models.CharField(max_length=64, unique=True)
+    beginning = models.CharField(max_length=12, help_text="the first characters, to tell it by")
+    scopes = models.JSONField(default=list)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True)
+    last_used_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
+
+
+class IdempotencyKey(models.Model):
+    """The answer to a write that named a key: sent again, it is given again."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=200)
+    request_sha256 = models.CharField(max_length=64, help_text="of method, path and body")
+    status = models.PositiveIntegerField(null=True, help_text="null while it is being answered")
+    body = models.JSONField(null=True)
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "key"], name="idempotencykey_once"),
+        ]
+
+
+class Job(Leased):
+    """Long work that somebody asked for; ``kind`` is the name of the task that does it."""
+
+    uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
+    kind = models.CharField(max_length=60)
+    subject = models.CharField(max_length=200, help_text="what it is about, such as a slug")
+    params = models.JSONField(default=dict)
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"
+    )
+    created_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True)
+    finished_steps = models.PositiveIntegerField(default=0)
+    steps = models.PositiveIntegerField(null=True, help_text="null while nobody knows")
+    note = models.CharField(max_length=300, blank=True, default="", help_text="what it does now")
+    result = models.JSONField(null=True)
+    problem = models.TextField(blank=True, default="", help_text="why it failed, and the fix")
+
+    class Meta:
+        constraints = [_one_of("state", LeaseState.values, "job_state_known")]
+        indexes = [
+            models.Index(fields=["kind", "subject"], name="job_subject"),
+            models.Index(fields=["state", "lease_until"], name="job_due"),
+        ]
+
+
+class Notice(EvidenceModel):
+    """Something that happened and that leads and admins want to know of."""
+
+    uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
+    event = models.CharField(max_length=200, unique=True, help_text="tells the same event again")
+    kind = models.CharField(max_length=40)
+    subject = models.CharField(max_length=200)
+    text = models.TextField()
+    path = models.CharField(max_length=300, help_text="of the page where one acts on it")
+    at = models.DateTimeField()
+
+
+class NoticeReader(models.Model):
+    """How far a person has read the notices, and whether they get them by mail."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+"
+    )
+    read_until = models.DateTimeField(null=True)
+    by_mail = models.BooleanField(default=False)
+    mailed_until = models.DateTimeField(null=True)
+
+
+class Webhook(models.Model):
+    """An address that is told of notices; its signing secret is derived, never stored."""
+
+    uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
+    url = models.CharField(max_length=500)
+    kinds = models.JSONField(default=list, help_text="of notices; empty means all")
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+"
+    )
+    created_at = models.DateTimeField()
+    removed_at = models.DateTimeField(null=True)
+
+
+class Delivery(Leased):
+    """One notice on its way to one webhook."""
+
+    uid = models.UUIDField(unique=True, default=uuid.uuid4, editable=False)
+    notice = models.ForeignKey(Notice, on_delete=models.PROTECT, related_name="+")
+    webhook = models.ForeignKey(Webhook, on_delete=models.PROTECT, related_name="deliveries")
+    answer = models.CharField(max_length=200, blank=True, default="", help_text="to the last try")
+    at = models.DateTimeField(help_text="when it was last tried or created")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["notice", "webhook"], name="delivery_once"),
+            _one_of("state", LeaseState.values, "delivery_state_known"),
+        ]
 
 
 class Heartbeat(models.Model):

@@ -2,19 +2,19 @@
 
 from django.urls import include, path
 
-from workbench import views
+from workbench.views import home, house, signing_in
 
 urlpatterns = [
-    path("", views.home, name="home"),
-    path("sign-in/", views.SignIn.as_view(), name="sign-in"),
-    path("sign-in/link/<slug:token>/", views.sign_in_by_link, name="sign-in-link"),
-    path("sign-out/", views.sign_out, name="sign-out"),
-    path("theme/", views.theme, name="theme"),
-    path("glossary/", views.glossary, name="glossary"),
-    path("health/", views.health, name="health"),
+    path("", home.home, name="home"),
+    path("sign-in/", signing_in.SignIn.as_view(), name="sign-in"),
+    path("sign-in/link/<slug:token>/", signing_in.sign_in_by_link, name="sign-in-link"),
+    path("sign-out/", signing_in.sign_out, name="sign-out"),
+    path("theme/", house.theme, name="theme"),
+    path("glossary/", house.glossary, name="glossary"),
+    path("health/", house.health, name="health"),
     path("", include("skills.urls")),
     path("", include("runs.urls")),
-    path("api/v1/", include("workbench.api")),
+    path("api/v1/", include("workbench.api.urls")),
 ]
 
-handler404 = "workbench.views.not_found"
+handler404 = "workbench.views.house.not_found"

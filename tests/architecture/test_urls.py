@@ -29,7 +29,7 @@ ROLES = {
 OPEN = (200,) * 6
 SIGNED_IN = (302, 200, 200, 200, 200, 200)
 UNBLINDED = (302, 403, 403, 403, 200, 200)
-API = (403, 403, 403, 403, 200, 200)
+API = (401, 403, 403, 403, 200, 200)
 # Changes only: a GET changes nothing and is refused.
 POST_OPEN = (405,) * 6
 POST_SIGNED_IN = (302, 405, 405, 405, 405, 405)
@@ -153,7 +153,7 @@ def test_every_url_answers_a_post_as_the_matrix_says() -> None:
     for name, row in MATRIX.items():
         url = reverse(name, kwargs=needed.get(name))
         reads_only = (405,) * 6 if row is OPEN else (302,) + (405,) * 5
-        api = (403, 403, 403, 403, 405, 405)
+        api = (401, 403, 403, 403, 405, 405)
         expected[name] = POST_MATRIX.get(name, api if row is API else reads_only)
         found[name] = tuple(clients[person].post(url).status_code for person in PEOPLE)
         if name == "sign-out":

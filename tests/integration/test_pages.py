@@ -35,18 +35,18 @@ from tests.factories import (
     set_status,
 )
 from tests.htmlchecks import Page, faults_of
-from workbench import views
 from workbench.kernel.roles import Role
+from workbench.views import home, house, signing_in
 
 pytestmark = pytest.mark.django_db
 
 ROOT = Path(__file__).resolve().parents[2]
 
 PAGE_OF_TEMPLATE = {
-    "home.html": views.HomePage,
-    "rater_home.html": views.RaterHomePage,
-    "sign_in_link.html": views.LinkPage,
-    "glossary.html": views.GlossaryPage,
+    "home.html": home.HomePage,
+    "rater_home.html": home.RaterHomePage,
+    "sign_in_link.html": signing_in.LinkPage,
+    "glossary.html": house.GlossaryPage,
     "runs/experiments.html": experiments.ExperimentsPage,
     "runs/experiment.html": experiments.ExperimentPage,
     "runs/_progress.html": experiments.ProgressFragment,
@@ -740,7 +740,7 @@ def test_health_tells_when_the_database_is_gone(
     def gone() -> None:
         raise OperationalError
 
-    monkeypatch.setattr("workbench.views.connection.cursor", gone)
+    monkeypatch.setattr("workbench.views.house.connection.cursor", gone)
     assert client.get(reverse("health")).status_code == 503
 
 

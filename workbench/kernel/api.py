@@ -78,15 +78,25 @@ def checked_query(
             is not named here can't reach a query.
     """
     given = serializer(data=dict(query.items()))
+    known_fields_only(query, given)
+    given.is_valid(raise_exception=True)
+    return dict(given.validated_data)
+
+
+def known_fields_only(data: Mapping[str, Any], serializer: serializers.BaseSerializer[Any]) -> None:
+    """Refuse names that the serializer doesn't have.
+
+    Raises:
+        ValidationError: naming each and what is known.
+    """
+    known = [name for name, field in serializer.fields.items() if not field.read_only]  # type: ignore[attr-defined]
     unknown = {
-        name: [f"unknown parameter; known: {', '.join(given.fields)}"]
-        for name in query
-        if name not in given.fields
+        name: [f"unknown; known: {', '.join(known) or 'nothing'}"]
+        for name in data
+        if name not in known
     }
     if unknown:
         raise ValidationError(unknown)
-    given.is_valid(raise_exception=True)
-    return dict(given.validated_data)
 
 
 def _message(error: APIException) -> str:
