@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from runs.api import ExperimentReport, Experiments
+from runs.api.experiments import ExperimentReport, Experiments
 
 urlpatterns = [
     path("experiments/", Experiments.as_view(), name="api-experiments"),
