@@ -34,7 +34,7 @@ from workbench.accounts import create_user
 from workbench.kernel.identity import sha256_of, uid_for
 from workbench.kernel.leases import LeaseState
 from workbench.kernel.roles import Role
-from workbench.models import Call, CallState
+from workbench.models import Call, CallState, Job
 
 NOW = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 MODEL = ModelSpec(id="small-model", base_url="https://models.example/v1")
@@ -51,6 +51,15 @@ LETTERS = {"a": (True, True), "b": (True, False), "c": (False, True), "d": (Fals
 def make_user(name: str, role: Role | None) -> Any:
     """Return a user who may sign in, with ``role`` or without any."""
     return create_user(name=name, role=role, at=NOW)
+
+
+def make_job(**values: Any) -> Job:
+    """Return a job that is done but for what ``values`` say otherwise."""
+    stored: Job = Job.objects.create(
+        **{"kind": "runs.export", "subject": "panel", "state": LeaseState.DONE, "created_at": NOW}
+        | values
+    )
+    return stored
 
 
 def make_library(slug: str = "coding", skills: Mapping[str, str] = SKILLS) -> Library:

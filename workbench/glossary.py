@@ -112,6 +112,36 @@ SECTIONS: tuple[Section, ...] = (
         ),
     ),
     Section(
+        "work",
+        "Long work",
+        (
+            Entry(
+                "job",
+                "Job",
+                "Long work that somebody asked for, such as an export; it goes on without its "
+                "page and says how far it is.",
+            ),
+            Entry(
+                "export",
+                "Export",
+                "A file with every run, pair or attempt that was chosen; its number of rows is "
+                "counted and said.",
+            ),
+            Entry(
+                "push",
+                "Push",
+                "Handing in runs that another program made, as run rows, so that their report "
+                "and pages are made here.",
+            ),
+            Entry(
+                "origin",
+                "Origin",
+                "Where an experiment's runs come from: run here (planned), or run elsewhere and "
+                "handed in (pushed).",
+            ),
+        ),
+    ),
+    Section(
         "transitions",
         "What came of a pair",
         (

@@ -2,7 +2,7 @@
 
 from django.urls import include, path
 
-from workbench.views import home, house, signing_in
+from workbench.views import home, house, jobs, signing_in
 
 urlpatterns = [
     path("", home.home, name="home"),
@@ -12,6 +12,8 @@ urlpatterns = [
     path("theme/", house.theme, name="theme"),
     path("glossary/", house.glossary, name="glossary"),
     path("health/", house.health, name="health"),
+    path("jobs/<uuid:uid>/", jobs.job, name="job"),
+    path("jobs/<uuid:uid>/progress/", jobs.progress, name="job-progress"),
     path("", include("skills.urls")),
     path("", include("runs.urls")),
     path("api/v1/", include("workbench.api.urls")),

@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from runs.models import Experiment
-from tests.factories import cells_of, finished_experiment, make_user
+from tests.factories import cells_of, finished_experiment, make_job, make_user
 from workbench.kernel.roles import Role
 
 pytestmark = pytest.mark.django_db
@@ -58,6 +58,9 @@ MATRIX = {
     "skills": UNBLINDED,
     "skill": UNBLINDED,
     "skill-text": UNBLINDED,
+    "job": UNBLINDED,
+    "job-progress": UNBLINDED,
+    "api-job": API,
     "api-experiments": API,
     "api-experiment-report": API,
 }
@@ -90,6 +93,7 @@ def arguments(experiment: Experiment) -> dict[str, dict[str, Any]]:
     cell = cells_of(experiment)[0]
     pair = cell.pairs.order_by("task__key")[0]
     slug = {"slug": experiment.slug}
+    job = {"uid": make_job().uid}
     one_slug: dict[str, dict[str, Any]] = {
         name: slug
         for name in MATRIX
@@ -101,6 +105,9 @@ def arguments(experiment: Experiment) -> dict[str, dict[str, Any]]:
         "cell": {**slug, "sha12": cell.sha256[:12]},
         "pair": {"uid": pair.uid},
         "pair-text": {"uid": pair.uid, "part": "prompt"},
+        "job": job,
+        "job-progress": job,
+        "api-job": job,
         "skill": {"slug": "two-pointer"},
         "skill-text": {"slug": "two-pointer", "number": 1},
     }
