@@ -199,7 +199,17 @@ class Notice(EvidenceModel):
     subject = models.CharField(max_length=200)
     text = models.TextField()
     path = models.CharField(max_length=300, help_text="of the page where one acts on it")
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        null=True,
+        on_delete=models.PROTECT,
+        related_name="+",
+        help_text="who made it happen, to whom it is no news",
+    )
     at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["at", "id"], name="notice_newest")]
 
 
 class NoticeReader(models.Model):
@@ -208,9 +218,15 @@ class NoticeReader(models.Model):
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+"
     )
-    read_until = models.DateTimeField(null=True)
+    # Ids rise as notices are stored; their moments may not.
+    read_up_to = models.PositiveBigIntegerField(
+        default=0, help_text="id of the newest notice that was read"
+    )
     by_mail = models.BooleanField(default=False)
-    mailed_until = models.DateTimeField(null=True)
+    mailed_up_to = models.PositiveBigIntegerField(
+        default=0, help_text="id of the newest notice that was mailed"
+    )
+    mail_due_at = models.DateTimeField(null=True, help_text="no mail before this moment")
 
 
 class Webhook(models.Model):

@@ -182,9 +182,19 @@ class Migration(migrations.Migration):
                     models.CharField(help_text="of the page where one acts on it", max_length=300),
                 ),
                 ("at", models.DateTimeField()),
+                (
+                    "actor",
+                    models.ForeignKey(
+                        help_text="who made it happen, to whom it is no news",
+                        null=True,
+                        on_delete=django.db.models.deletion.PROTECT,
+                        related_name="+",
+                        to=settings.AUTH_USER_MODEL,
+                    ),
+                ),
             ],
             options={
-                "abstract": False,
+                "indexes": [models.Index(fields=["at", "id"], name="notice_newest")],
             },
         ),
         migrations.CreateModel(
@@ -196,9 +206,23 @@ class Migration(migrations.Migration):
                         auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
                     ),
                 ),
-                ("read_until", models.DateTimeField(null=True)),
+                (
+                    "read_up_to",
+                    models.PositiveBigIntegerField(
+                        default=0, help_text="id of the newest notice that was read"
+                    ),
+                ),
                 ("by_mail", models.BooleanField(default=False)),
-                ("mailed_until", models.DateTimeField(null=True)),
+                (
+                    "mailed_up_to",
+                    models.PositiveBigIntegerField(
+                        default=0, help_text="id of the newest notice that was mailed"
+                    ),
+                ),
+                (
+                    "mail_due_at",
+                    models.DateTimeField(help_text="no mail before this moment", null=True),
+                ),
             ],
         ),
         migrations.CreateModel(
