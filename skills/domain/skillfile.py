@@ -15,11 +15,11 @@ import re
 import stat
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, TypeVar
 
 import yaml
 
@@ -348,13 +348,50 @@ def load_library(roots: Iterable[str | os.PathLike[str]]) -> LoadedLibrary:
     roots = tuple(roots)
     invalid: list[InvalidSkill] = []
     files = list(_files_below({_resolved(root) for root in roots}, invalid))
-    skill_files = {file: _resolved(file) for file in files if _is_skill_file(file)}
-    companions = _companions(files, skill_files)
+    return _gathered(
+        files,
+        skill_files={file: _resolved(file) for file in files if is_skill_file(file)},
+        read=lambda path: _read(Path(path)),
+        invalid=invalid,
+        roots=tuple(sorted({_shown(Path(root)) for root in roots})),
+    )
 
+
+def load_members(
+    members: Iterable[PurePosixPath], *, read: Callable[[PurePosixPath], bytes], root: str
+) -> LoadedLibrary:
+    """Return all skills among the files ``members``, by the same rules as folders.
+
+    Args:
+        members: relative paths of every file, those beside a SKILL.md included.
+        read: returns the bytes of a SKILL.md; it may raise InvalidSkill.
+        root: what holds them, as people know it.
+    """
+    files = list(members)
+    skill_files = {file: file for file in files if is_skill_file(file)}
+    return _gathered(files, skill_files=skill_files, read=read, invalid=[], roots=(root,))
+
+
+_AnyPath = TypeVar("_AnyPath", bound=PurePath)
+
+
+def _gathered(
+    files: Sequence[_AnyPath],
+    *,
+    skill_files: Mapping[_AnyPath, _AnyPath],
+    read: Callable[[_AnyPath], bytes],
+    invalid: list[InvalidSkill],
+    roots: tuple[str, ...],
+) -> LoadedLibrary:
+    """Return the library of ``skill_files``, which are paths among ``files`` by what they lead to.
+
+    ``invalid`` holds what couldn't be reached; what can't be read joins it.
+    """
+    companions = _companions(files, skill_files)
     skills = []
     for path in set(skill_files.values()):
         try:
-            skill = parse_skill(_read(path), path=_shown(path))
+            skill = parse_skill(read(path), path=_shown(path))
         except InvalidSkill as error:
             invalid.append(error)
         else:
@@ -364,7 +401,7 @@ def load_library(roots: Iterable[str | os.PathLike[str]]) -> LoadedLibrary:
         skills=tuple(skills),
         invalid=tuple(sorted(invalid, key=lambda error: error.path)),
         clashes=tuple(_clashes(skills)),
-        roots=tuple(sorted({_shown(Path(root)) for root in roots})),
+        roots=roots,
     )
 
 
@@ -385,7 +422,7 @@ def _files_below(roots: set[Path], invalid: list[InvalidSkill]) -> Iterator[Path
             elif not path.exists():
                 reason = "the link leads nowhere" if path.is_symlink() else "it doesn't exist"
                 invalid.append(InvalidSkill(_shown(path), None, reason, "Correct the path."))
-            elif path in roots and not _is_skill_file(path):
+            elif path in roots and not is_skill_file(path):
                 reason = "it is neither a folder nor a SKILL.md"
                 invalid.append(InvalidSkill(_shown(path), None, reason, "Name a folder of skills."))
             else:
@@ -394,10 +431,12 @@ def _files_below(roots: set[Path], invalid: list[InvalidSkill]) -> Iterator[Path
             invalid.append(_unreadable(path, error))
 
 
-def _companions(files: Iterable[Path], skill_files: Mapping[Path, Path]) -> dict[Path, set[str]]:
+def _companions(
+    files: Iterable[_AnyPath], skill_files: Mapping[_AnyPath, _AnyPath]
+) -> dict[_AnyPath, set[str]]:
     """Return the names of the other files of each skill, relative to the nearest SKILL.md."""
-    owners = {file.parent: resolved for file, resolved in skill_files.items()}
-    companions: dict[Path, set[str]] = defaultdict(set)
+    owners: dict[PurePath, _AnyPath] = {file.parent: path for file, path in skill_files.items()}
+    companions: dict[_AnyPath, set[str]] = defaultdict(set)
     for file in files:
         folder = next((parent for parent in file.parents if parent in owners), None)
         if folder is not None and file not in skill_files:
@@ -414,7 +453,8 @@ def _clashes(skills: Iterable[ParsedSkill]) -> Iterator[Clash]:
             yield Clash(slug, tuple(group))
 
 
-def _is_skill_file(path: Path) -> bool:
+def is_skill_file(path: PurePath) -> bool:
+    """Return whether a file of this name holds a skill."""
     return path.name.casefold() == "skill.md"
 
 
@@ -443,6 +483,6 @@ def _resolved(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _shown(path: Path) -> str:
+def _shown(path: PurePath) -> str:
     """Return ``path`` as text that any database and page can hold, whatever its bytes."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
