@@ -114,6 +114,7 @@ class SignInLink(models.Model):
     created_at = models.DateTimeField(null=True)
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True)
+    revoked_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [_one_of("purpose", LinkPurpose.values, "signinlink_purpose_known")]

@@ -272,6 +272,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name="signinlink",
+            name="revoked_at",
+            field=models.DateTimeField(null=True),
+        ),
+        migrations.AddField(
+            model_name="signinlink",
             name="purpose",
             field=models.CharField(
                 choices=[
