@@ -37,6 +37,9 @@ SKILL_TYPES = ("utility", "procedure", "guard")
 # The base_url of the small model that the product serves itself.
 EMBEDDED = "embedded"
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
+LONGEST_SLUG = 100
+# Pages of their own stand at these addresses below /experiments/.
+RESERVED_SLUGS = ("compare", "drafts", "new")
 
 
 @dataclass(frozen=True)
@@ -318,6 +321,28 @@ def parse_experiment(text: str, *, path: str) -> ExperimentSpec:
     return spec
 
 
+def slug_fault(slug: object) -> str | None:
+    """Return what keeps ``slug`` from naming an experiment, or None."""
+    if not isinstance(slug, str) or not SLUG.match(slug):
+        return "slug must be words of a-z and 0-9 joined by hyphens"
+    if len(slug) > LONGEST_SLUG:
+        return f"slug may have {LONGEST_SLUG} characters, not {len(slug)}"
+    if slug in RESERVED_SLUGS:
+        return f"slug may not be '{slug}', which is the address of another page; choose another"
+    return None
+
+
+def line_of(text: str, *, table: str, index: int = 0, key: str | None = None) -> int | None:
+    """Return the line of a key in an experiment file, from 1, or None where it isn't.
+
+    Args:
+        table: ``model``, ``benchmark`` and so on; empty for the top of the file.
+        index: which of the ``[[table]]`` entries, from 0.
+        key: None for the entry's own head.
+    """
+    return _Reader(text)._line(table, index, key)
+
+
 def named_in(text: str, *, table: str, key: str) -> list[tuple[str, int | None]]:
     """Return every name that ``key`` gives in the ``[[table]]`` entries, with its line.
 
@@ -347,10 +372,8 @@ class _Reader:
         if "schema" not in data:
             self._problem(None, "the key 'schema' is missing; write schema = 1")
         slug = top.get("slug", "")
-        if not isinstance(slug, str) or not SLUG.match(slug):
-            self._problem(
-                self._line("", 0, "slug"), "slug must be words of a-z and 0-9 joined by hyphens"
-            )
+        if fault := slug_fault(slug):
+            self._problem(self._line("", 0, "slug"), fault)
         preset = top.get("preset", "default")
         budget = self._table(self._mapping(data, "budget"), _BUDGET, "budget")
         analysis = self._table(self._mapping(data, "analysis"), _ANALYSIS, "analysis")

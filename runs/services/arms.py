@@ -64,8 +64,11 @@ def run_execution_agent(
 def retries_of(execution: Execution) -> int:
     """Return how often a person has had the execution run again after it was dead.
 
-    Each time gives every pair that it serves in that experiment one more position.
+    Each time gives every pair that it serves in that experiment one more position. One that
+    isn't stored yet has never run.
     """
+    if execution.pk is None:
+        return 0
     positions = Position.objects.filter(pair__arms__execution=execution)
     by_experiment = positions.values("cell__experiment").annotate(
         positions=Count("pk"), pairs=Count("pair", distinct=True)

@@ -15,6 +15,7 @@ from django.db.models import Max
 
 from runs.models import Execution, Experiment, ExperimentStatus, Pair, Position
 from runs.selectors import executions_of
+from runs.services.planning import is_complete
 from workbench.kernel.dispatch import publish
 from workbench.kernel.leases import LeaseState
 from workbench.trail import record_event
@@ -35,8 +36,13 @@ def start(*, experiment: Experiment, actor: Any, at: datetime) -> None:
     """Start a planned experiment and publish its first executions.
 
     Raises:
-        WrongStatus: it isn't planned.
+        WrongStatus: it isn't planned, or not all of its plan is stored.
     """
+    if experiment.status == ExperimentStatus.PLANNED and not is_complete(experiment):
+        raise WrongStatus(
+            f"the plan of '{experiment.slug}' is only partly stored, because planning it is under "
+            "way or was interrupted; plan the same file again to complete it, then start it"
+        )
     _move(
         experiment,
         allowed=(ExperimentStatus.PLANNED,),

@@ -1,7 +1,7 @@
 """Three pairs per model before an experiment starts, and what the whole will take.
 
-The probe's calls are made under the executions' own uids: the ledger gives
-them back when the experiment runs, so they are never paid for twice.
+The probe's calls are made under the uids that planning will give: the ledger gives them back
+when the experiment runs, so they are never paid for twice. Nothing is planned for it.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runs.domain.agent import Trace
-from runs.domain.plan import arm_from_json
-from runs.models import Arm, Cell, Experiment, PairArm
-from runs.selectors import cells_of, executions_of
+from runs.domain.plan import ModelSpec
+from runs.models import Arm, ArmSpec, Execution
 from runs.services.arms import run_execution_agent
+from runs.services.planning import Layout, PlannedCell
+from workbench.kernel.identity import sha256_of
 from workbench.models import Call
 
 PROBE_PAIRS = 3
@@ -30,6 +31,7 @@ class ModelEstimate:
     """
 
     model: str
+    endpoint: str
     probed: int
     pairs: int
     executions: int
@@ -41,58 +43,100 @@ class ModelEstimate:
     cost: float | None
 
 
-def probe(experiment: Experiment, *, say: Callable[[str], None]) -> list[ModelEstimate]:
+@dataclass(frozen=True)
+class ProbeRun:
+    """The run that a probe is about to make: ``number`` of ``of``, over all models."""
+
+    number: int
+    of: int
+    text: str
+
+
+def probe(
+    layout: Layout,
+    *,
+    say: Callable[[ProbeRun], None],
+    still_ours: Callable[[], None] = lambda: None,
+) -> list[ModelEstimate]:
     """Run the first three pairs of each model here and return what the experiment will take.
 
     Args:
         say: told before each run, as it may take a while.
+        still_ours: called before each request; raises where somebody else does this by now.
 
     Raises:
-        EndpointFault, AgentStopped: a model can't be reached; nothing was started.
+        EndpointFault, AgentStopped, BadEndpoint: a model can't be reached; nothing was planned.
     """
-    by_model: dict[str, list[Cell]] = {}
-    for cell in cells_of(experiment):
-        by_model.setdefault(arm_from_json(cell.treatment.spec).model, []).append(cell)
-    return [_probe_model(experiment, model, cells, say) for model, cells in by_model.items()]
+    chosen = {model: _probe_runs(layout, model) for model in layout.spec.models}
+    total = sum(len(runs) for runs in chosen.values())
+    experiment = layout.experiment()
+    begun = 0
+    found = []
+    for model, runs in chosen.items():
+        traces: list[tuple[Arm, Trace]] = []
+        for number, (arm, execution) in enumerate(runs, start=1):
+            begun += 1
+            text = f"probing {model.id}: run {number} of {len(runs)} ({arm.value})"
+            say(ProbeRun(begun, total, text))
+            trace = run_execution_agent(execution, experiment, still_ours=still_ours)
+            traces.append((arm, trace))
+        found.append(_estimate(layout, model, [one for _, one in runs], traces))
+    return found
 
 
-def _probe_model(
-    experiment: Experiment, model: str, cells: Sequence[Cell], say: Callable[[str], None]
+def _probe_runs(layout: Layout, model: ModelSpec) -> list[tuple[Arm, Execution]]:
+    """Return both runs of the model's first pairs, unsaved."""
+    cells = _cells_of(layout, model)
+    probed = (_returning(cells) or cells)[0]
+    runs = []
+    for arm in (Arm.SE, Arm.SD):
+        spec = probed.arm(arm).to_json()
+        stored = ArmSpec(sha256=sha256_of(spec), spec=spec)
+        runs += [
+            (arm, layout.execution(stored, task, replicate))
+            for task, replicate in layout.ordered(probed)[:PROBE_PAIRS]
+        ]
+    return runs
+
+
+def _estimate(
+    layout: Layout,
+    model: ModelSpec,
+    executions: Sequence[Execution],
+    traces: Sequence[tuple[Arm, Trace]],
 ) -> ModelEstimate:
-    # Only cells whose tool returns skills can have retrieved pairs.
-    returning = [cell for cell in cells if cell.treatment.spec["control"] != "schema_empty"]
-    probed = (returning or cells)[0]
-    first = probed.positions.order_by("number").values_list("pair", flat=True)[:PROBE_PAIRS]
-    arms = PairArm.objects.filter(pair__in=list(first))
-    traces: dict[str, list[Trace]] = {Arm.SE: [], Arm.SD: []}
-    subjects = []
-    chosen = arms.select_related("execution__arm_spec", "execution__task").order_by("pk")
-    for number, pair_arm in enumerate(chosen, start=1):
-        say(f"probing {model}: run {number} of {len(chosen)} ({pair_arm.arm})")
-        traces[pair_arm.arm].append(run_execution_agent(pair_arm.execution, experiment))
-        subjects.append(pair_arm.execution.uid)
-    planned = executions_of(experiment).filter(pair_arms__pair__cell__in=cells)
-    executions = planned.distinct().count()
-    pairs = sum(cell.pairs.count() for cell in cells)
-    runs = [*traces[Arm.SE], *traces[Arm.SD]]
-    scale = executions / len(runs)
+    cells = _cells_of(layout, model)
+    pairs = sum(layout.pairs_in(cell) for cell in cells)
+    scale = layout.executions_of(cells) / len(traces)
+    runs = [trace for _, trace in traces]
     tokens = [_sum(trace.tokens_in, trace.tokens_out) for trace in runs]
+    subjects = [execution.uid for execution in executions]
     costs = list(Call.objects.filter(subject__in=subjects).values_list("cost", flat=True))
-    se = traces[Arm.SE]
+    se = [trace for arm, trace in traces if arm == Arm.SE]
     return ModelEstimate(
-        model=model,
+        model=model.id,
+        endpoint=model.endpoint,
         probed=len(se),
         pairs=pairs,
-        executions=executions,
+        executions=layout.executions_of(cells),
         call_rate=sum(bool(trace.invocations) for trace in se) / len(se),
         expected_n_cond=sum(trace.retrieved for trace in se)
         / len(se)
-        * sum(cell.pairs.count() for cell in returning),
+        * sum(layout.pairs_in(cell) for cell in _returning(cells)),
         calls=sum(trace.turns for trace in runs) * scale,
         tokens=_scaled(tokens, scale),
         seconds=_scaled([trace.latency_s for trace in runs], scale),
         cost=_scaled(costs, scale),
     )
+
+
+def _cells_of(layout: Layout, model: ModelSpec) -> list[PlannedCell]:
+    return [cell for cell in layout.cells if cell.model == model]
+
+
+def _returning(cells: Sequence[PlannedCell]) -> list[PlannedCell]:
+    """Return the cells whose tool returns skills: only they can have retrieved pairs."""
+    return [cell for cell in cells if cell.spec.control != "schema_empty"]
 
 
 def _scaled(amounts: Sequence[float | None], scale: float) -> float | None:

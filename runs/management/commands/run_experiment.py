@@ -22,7 +22,7 @@ from runs.management.running import (
 from runs.models import Experiment, ExperimentStatus
 from runs.services.lifecycle import WrongStatus
 from runs.services.naming import check_names
-from runs.services.planning import plan_experiment
+from runs.services.planning import Layout, lay_out, plan_experiment
 from runs.services.preparing import prepare
 from runs.services.probing import ModelEstimate, probe
 from runs.services.reporting import report_of
@@ -58,7 +58,7 @@ class Command(BaseCommand):
             check_names(text=text, path=str(path))
             partitions = prepare(spec=spec, open_grader=process_grader)
             if options["plan_only"]:
-                plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
+                plan_experiment(spec=spec, partitions=partitions, at=timezone.now(), toml=text)
                 self.stdout.write(
                     f"planned: {spec.slug}. Start it with: "
                     f"python3 manage.py experiment start {spec.slug}"
@@ -66,25 +66,33 @@ class Command(BaseCommand):
                 return
             with services(model=spec.embedded, concurrency=options["concurrency"]) as running:
                 check_before_start(spec, running)
-                experiment = plan_experiment(spec=spec, partitions=partitions, at=timezone.now())
                 if options["probe"]:
-                    self._probe(experiment, options["concurrency"])
+                    layout = lay_out(spec=spec, partitions=partitions)
+                    self._probe(layout, options["concurrency"])
                     return
+                experiment = plan_experiment(
+                    spec=spec, partitions=partitions, at=timezone.now(), toml=text
+                )
                 run_to_end(experiment)
             self.stdout.write(render.table(report_of(experiment)))
 
-    def _probe(self, experiment: Experiment, workers: int) -> None:
+    def _probe(self, layout: Layout, workers: int) -> None:
         """Run the probe and print what the whole will take.
 
         Raises:
             WrongStatus: the experiment has begun; a probe comes before that.
         """
-        if experiment.status != ExperimentStatus.PLANNED:
-            raise WrongStatus(f"'{experiment.slug}' is {experiment.status}: it needs no probe")
+        slug = layout.spec.slug
+        stored = Experiment.objects.filter(slug=slug).first()
+        if stored and stored.status != ExperimentStatus.PLANNED:
+            raise WrongStatus(f"'{slug}' is {stored.status}: it needs no probe")
         say = line_writer()
-        for estimate in probe(experiment, say=say):
+        for estimate in probe(layout, say=lambda run: say(run.text)):
             self.stdout.write(estimate_lines(estimate, workers))
-        self.stdout.write("Nothing was started; the probe's calls won't be repeated.")
+        self.stdout.write(
+            "Nothing was planned or started; the probe's calls won't be repeated while the file, "
+            "its tasks and its skills stay as they are."
+        )
 
 
 def estimate_lines(estimate: ModelEstimate, workers: int) -> str:
