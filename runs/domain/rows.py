@@ -1,7 +1,8 @@
 """Run rows: one line for each run of an arm, read strictly and paired without a database.
 
 A row is ``task, arm, replicate, outcome, score, retrieved, skill_ids, cell, model, agent,
-tokens_in, tokens_out, duration_s, error_class, source``; only task and arm are required.
+tokens_in, tokens_out, duration_s, error_class, source``; only task and arm are required. It may
+also bring what there is to read of the run: ``prompt``, ``answer``, ``queries``.
 Nothing is guessed: a blank result is unknown, not wrong; an unreadable one is an error that
 names its row; contradicting rows are listed, never averaged and never last-wins.
 """
@@ -45,6 +46,9 @@ class RunRow:
         cell: further description; rows of one description form a cell.
         error_class: why there is no outcome, as the source names it. With a kind of failed call
             or host an outcome of False is none.
+        prompt: the task's text.
+        answer: the reply of the run.
+        queries: what the run searched for, in order.
     """
 
     line: int
@@ -63,6 +67,9 @@ class RunRow:
     duration_s: float | None = None
     error_class: str | None = None
     source: str | None = None
+    prompt: str | None = None
+    answer: str | None = None
+    queries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -197,6 +204,60 @@ def read_csv(lines: Iterable[str]) -> RowFile:
 
 
 @dataclass(frozen=True)
+class PairRows:
+    """The runs of one (task, replicate) by arm: none, one, or several that contradict."""
+
+    task: str
+    replicate: int
+    se: tuple[RunRow, ...]
+    sd: tuple[RunRow, ...]
+
+    def of(self, arm: Arm) -> tuple[RunRow, ...]:
+        return self.se if arm is Arm.SE else self.sd
+
+
+@dataclass(frozen=True)
+class CellRows:
+    """The runs of one description, by task and replicate."""
+
+    descriptor: Mapping[str, Any]
+    pairs: tuple[PairRows, ...]
+
+
+@dataclass(frozen=True)
+class MatchedRows:
+    """All runs, matched; ``repeated`` identical ones were dropped."""
+
+    cells: tuple[CellRows, ...]
+    repeated: int
+
+
+def match_rows(*, rows: Iterable[RunRow]) -> MatchedRows:
+    """Return the runs by cell, task, replicate and arm; identical repeats are dropped.
+
+    Raises:
+        UnmatchedReplicates: see ``pair_rows``.
+    """
+    cells: list[CellRows] = []
+    repeated = 0
+    for descriptor, of_cell in _by_cell(rows):
+        _refuse_unmatched(of_cell)
+        keyed: dict[tuple[str, int], dict[Arm, list[RunRow]]] = {}
+        for row in of_cell:
+            runs = keyed.setdefault((row.task, row.replicate or 0), {Arm.SE: [], Arm.SD: []})
+            same = [other for other in runs[row.arm] if _same_run(row, other)]
+            repeated += bool(same)
+            if not same:
+                runs[row.arm].append(row)
+        pairs = tuple(
+            PairRows(task, replicate, tuple(runs[Arm.SE]), tuple(runs[Arm.SD]))
+            for (task, replicate), runs in sorted(keyed.items())
+        )
+        cells.append(CellRows(descriptor, pairs))
+    return MatchedRows(tuple(cells), repeated)
+
+
+@dataclass(frozen=True)
 class Pairing:
     """The cells that rows make, and what had to be left out of them.
 
@@ -224,29 +285,32 @@ def pair_rows(*, rows: Iterable[RunRow]) -> Pairing:
         UnmatchedReplicates: a task has several runs in an arm, or some, without a replicate
             number.
     """
-    cells: list[CellRecord] = []
-    conflicts: list[tuple[str, str, int]] = []
-    unpaired: list[tuple[str, int]] = []
-    repeated = 0
-    for descriptor, of_cell in _by_cell(rows):
-        _refuse_unmatched(of_cell)
-        keyed: dict[tuple[str, int], dict[Arm, list[RunRow]]] = {}
-        for row in of_cell:
-            runs = keyed.setdefault((row.task, row.replicate or 0), {Arm.SE: [], Arm.SD: []})
-            same = [other for other in runs[row.arm] if _same_run(row, other)]
-            repeated += bool(same)
-            if not same:
-                runs[row.arm].append(row)
-        pairs = []
-        for (task, replicate), runs in sorted(keyed.items()):
-            conflicts += [
-                (task, str(arm), replicate) for arm, found in runs.items() if len(found) > 1
-            ]
-            if not all(runs.values()):
-                unpaired.append((task, replicate))
-            pairs.append(_pair(task, replicate, runs[Arm.SE], runs[Arm.SD]))
-        cells.append(CellRecord(descriptor, tuple(pairs)))
-    return Pairing(tuple(cells), tuple(conflicts), tuple(unpaired), repeated)
+    return pairing_of(match_rows(rows=rows))
+
+
+def pairing_of(matched: MatchedRows) -> Pairing:
+    """Return the cells as the report takes them, and what is left out of them."""
+    pairs = [pair for cell in matched.cells for pair in cell.pairs]
+    return Pairing(
+        cells=tuple(
+            CellRecord(cell.descriptor, tuple(map(_pair, cell.pairs))) for cell in matched.cells
+        ),
+        conflicts=tuple(
+            (pair.task, str(arm), pair.replicate)
+            for pair in pairs
+            for arm in Arm
+            if len(pair.of(arm)) > 1
+        ),
+        unpaired=tuple((pair.task, pair.replicate) for pair in pairs if not (pair.se and pair.sd)),
+        repeated=matched.repeated,
+    )
+
+
+def arm_result(arm: Arm, runs: Sequence[RunRow]) -> tuple[bool | None, Failure | None]:
+    """Return whether the arm of a pair passed, or None and why it has no result."""
+    if arm is Arm.SD and len(runs) == 1 and runs[0].retrieved:
+        return None, Failure.CONTAMINATED
+    return _result(runs)
 
 
 @dataclass(frozen=True)
@@ -374,6 +438,15 @@ def _skills(value: Any) -> tuple[str, ...]:
     raise ValueError("a list of skill ids is expected")
 
 
+def _queries(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) and not value.lstrip().startswith("["):
+        return (_writable(value),) if value else ()
+    try:
+        return _skills(value)
+    except ValueError:
+        raise ValueError("a list of search texts is expected") from None
+
+
 def _cell(value: Any) -> dict[str, Any]:
     if value is None or value == "":
         return {}
@@ -420,6 +493,9 @@ _PARSERS = {
     "duration_s": _number,
     "error_class": _text,
     "source": _text,
+    "prompt": _text,
+    "answer": _text,
+    "queries": _queries,
 }
 
 
@@ -514,6 +590,8 @@ _CALL_FAILURES = frozenset(
 _HOST_FAILURES = frozenset({"host", "infra_error", "sandbox"})
 # These can also be said of a program that was checked, whose outcome 0 then is a result.
 _OF_PROGRAMS_TOO = frozenset({"timeout", "incomplete"})
+# What the workbench itself writes into the runs that it exports.
+_AS_REPORTED = frozenset({Failure.PENDING, Failure.UNEQUAL_PARAMETERS})
 _NEVER_A_RESULT = (_CALL_FAILURES | _HOST_FAILURES) - _OF_PROGRAMS_TOO
 
 
@@ -557,21 +635,19 @@ def _content(row: RunRow) -> tuple[object, ...]:
         row.tokens_out,
         row.duration_s,
         row.error_class,
+        row.answer,
+        row.queries,
     )
 
 
-def _pair(
-    task: str, replicate: int, se_runs: Sequence[RunRow], sd_runs: Sequence[RunRow]
-) -> PairRecord:
-    se, se_failure = _result(se_runs)
-    sd, sd_failure = _result(sd_runs)
-    if len(sd_runs) == 1 and sd_runs[0].retrieved:
-        sd, sd_failure = None, Failure.CONTAMINATED
-    only = se_runs[0] if len(se_runs) == 1 else None
+def _pair(found: PairRows) -> PairRecord:
+    se, se_failure = arm_result(Arm.SE, found.se)
+    sd, sd_failure = arm_result(Arm.SD, found.sd)
+    only = found.se[0] if len(found.se) == 1 else None
     return PairRecord(
-        pair=f"{task}#{replicate}",
-        task=task,
-        replicate=replicate,
+        pair=f"{found.task}#{found.replicate}",
+        task=found.task,
+        replicate=found.replicate,
         retrieved=only.retrieved if only else None,
         se=se,
         sd=sd,
@@ -587,6 +663,8 @@ def _result(runs: Sequence[RunRow]) -> tuple[bool | None, Failure | None]:
     if len(runs) > 1:
         return None, Failure.CONFLICT
     row = runs[0]
+    if row.outcome is None and row.error_class in _AS_REPORTED:
+        return None, Failure(row.error_class)
     # Many harnesses write 0 where a call or the host failed: that is no answer that was wrong.
     if row.outcome is not None and (row.outcome or row.error_class not in _NEVER_A_RESULT):
         return row.outcome, None

@@ -37,6 +37,11 @@ class CodeMode(StrEnum):
     INPUTS = "inputs"
 
 
+# The kind of a stored task that came with pushed runs: its answers were judged elsewhere, and
+# there is nothing here to check them against. No task file may name it.
+IMPORTED_KIND = "imported"
+
+
 @dataclass(frozen=True)
 class TaskSpec:
     """One task as its author wrote it.
