@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
+
+from workbench.kernel.api import error_body
 
 NUL = "\0"
+NUL_REFUSED = "A NUL character is no part of any name or text."
+API = "/api/"
 # A session's idle end moves on at most this often: a write per page would make
 # every reader wait for whoever is writing.
 REFRESH_AFTER_S = 600
@@ -20,10 +24,14 @@ def refuse_nul(get_response: Handler) -> Handler:
 
     def middleware(request: HttpRequest) -> HttpResponse:
         texts = [request.path_info, *request.GET, *_values(request.GET)]
-        if request.method == "POST":
+        api = request.path_info.startswith(API)
+        # An endpoint reads its body itself, once it knows who sends it.
+        if request.method == "POST" and not api:
             texts += _values(request.POST)
         if any(NUL in text for text in texts):
-            return HttpResponseBadRequest("A NUL character is no part of any name or text.")
+            if api:
+                return JsonResponse(error_body("unreadable", NUL_REFUSED), status=400)
+            return HttpResponseBadRequest(NUL_REFUSED)
         return get_response(request)
 
     return middleware

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from django.db import transaction
 from django.db.models import QuerySet
+from django.http import HttpRequest
 from django.utils import timezone
 from rest_framework import serializers
-from rest_framework.exceptions import ValidationError
+from rest_framework.exceptions import ParseError, ValidationError
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -18,14 +20,18 @@ from rest_framework.utils.encoders import JSONEncoder
 from rest_framework.views import APIView
 
 from workbench import idempotency
-from workbench.kernel.api import Conflict, known_fields_only
+from workbench.idempotency import HEADER as KEY_HEADER
+from workbench.kernel.api import Conflict, TooLarge, known_fields_only, single_values
 from workbench.kernel.lists import BadListQuery, Listing, page_of
 from workbench.kernel.roles import UNBLINDED, Role, role_of
 from workbench.models import ApiToken
 from workbench.tokens import Scope
 
-KEY_HEADER = "Idempotency-Key"
 SAFE = ("GET", "HEAD", "OPTIONS")
+KEPT_SECRET = (
+    "This was done by the first request with this key. Its answer held a secret, which is shown "
+    "once and isn't kept: take back what was made, or make another with a new key."
+)
 
 
 class RoleAndScope(BasePermission):
@@ -44,72 +50,124 @@ class RoleAndScope(BasePermission):
 class Endpoint(APIView):
     """What an endpoint of the workbench inherits.
 
+    A write that names a key (header ``Idempotency-Key``) is one transaction together with its
+    stored answer. It must not wait for anything outside while it goes on: that is a job's work.
+
     Attributes:
         roles: who may use it.
         write_scope: what a token needs for methods that change something.
         hash_body: False where the body is a file too large to be read for its hash.
+        largest_body: bytes; a longer body is refused unread.
+        secret_answer: True where the answer to a write holds a secret that must not be stored.
     """
 
     roles: tuple[Role, ...] = UNBLINDED
     write_scope: Scope = Scope.WRITE
     hash_body = True
+    largest_body = 2_500_000
+    secret_answer = False
     permission_classes = (RoleAndScope,)
+    # OPTIONS would describe the endpoint to whoever asks.
+    http_method_names = ["get", "post", "put", "patch", "delete", "head"]
+
+    _taken: idempotency.Taken | None = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Check who asks; give the first answer again where the request was sent before."""
         super().initial(request, *args, **kwargs)
+        if _length(request) > self.largest_body:
+            raise TooLarge(f"The body may have {self.largest_body:,} bytes here.")
+        if self._is_form(request):
+            _check_form(request._request)
+        method = str(request.method)
         key = request.headers.get(KEY_HEADER, "")
-        if not key or request.method in SAFE:
+        handler = getattr(self, method.lower(), None)
+        if not key or method in SAFE or method.lower() not in self.http_method_names or not handler:
             return
-        if len(key) > idempotency.LONGEST_KEY:
-            raise ValidationError(
-                {KEY_HEADER: [f"it may have {idempotency.LONGEST_KEY} characters"]}
-            )
-        body = request._request.body if self.hash_body else b""
-        parts = [
-            str(request.method),
-            request.get_full_path(),
-            request.headers.get("Content-Length", ""),
-        ]
-        digest = hashlib.sha256("\0".join(parts).encode() + b"\0" + body).hexdigest()
+        if len(key) > idempotency.LONGEST_KEY or not (key.isascii() and key.isprintable()):
+            said = f"it takes 1 to {idempotency.LONGEST_KEY} printable ASCII characters"
+            raise ValidationError({KEY_HEADER: [said]})
         try:
             before = idempotency.begin(
-                user=request.user, key=key, request_sha256=digest, at=timezone.now()
+                user=request.user, key=key, request_sha256=self._digest(request), at=timezone.now()
             )
         except (idempotency.KeyReused, idempotency.KeyInUse) as refused:
             raise Conflict(str(refused)) from refused
-        if before:
+        if isinstance(before, idempotency.Answer):
             raise _AnsweredBefore(before)
-        self._key = key
+        self._taken = before
+        # dispatch() looks the method's function up on the instance after this.
+        setattr(self, method.lower(), self._once(handler, before))
 
     def handle_exception(self, exc: Exception) -> Response:
         if isinstance(exc, _AnsweredBefore):
+            if exc.answer.body is None and self.secret_answer and exc.answer.status < 400:
+                return super().handle_exception(Conflict(KEPT_SECRET))
             return Response(exc.answer.body, status=exc.answer.status)
+        if isinstance(exc, idempotency.KeyLost):
+            self._taken = None
+            exc = Conflict("another request with this key was answered meanwhile")
         try:
             return super().handle_exception(exc)
         except BaseException:
             self._release()
             raise
 
-    def finalize_response(
-        self, request: Any, response: Response, *args: Any, **kwargs: Any
-    ) -> Response:
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Response:
         final = super().finalize_response(request, response, *args, **kwargs)
-        if key := getattr(self, "_key", ""):
-            if isinstance(final, Response) and final.status_code < 500:
-                idempotency.finish(
-                    user=self.request.user,
-                    key=key,
-                    status=final.status_code,
-                    body=_plain(final.data),
-                )
-            else:
-                self._release()
+        if self._taken and isinstance(final, Response) and final.status_code < 500:
+            # A refusal: it came about outside the transaction, in which nothing was done.
+            idempotency.finish(self._taken, status=final.status_code, body=_plain(final.data))
+            self._taken = None
+        self._release()
         return final
 
+    def _once(self, handler: Callable[..., Any], taken: idempotency.Taken) -> Callable[..., Any]:
+        """Return ``handler`` as one transaction with its stored answer."""
+
+        def answered(request: Request, *args: Any, **kwargs: Any) -> Any:
+            with transaction.atomic():
+                response = handler(request, *args, **kwargs)
+                if response.status_code >= 500:
+                    transaction.set_rollback(True)
+                elif isinstance(response, Response):
+                    kept = None if self.secret_answer else _plain(response.data)
+                    idempotency.finish(taken, status=response.status_code, body=kept)
+                    self._taken = None
+            return response
+
+        return answered
+
+    def _digest(self, request: Request) -> str:
+        """Return a hash of what is asked for; a form counts by its parts, not by its boundary."""
+        plain = request._request
+        digest = hashlib.sha256(f"{request.method}\0{request.get_full_path()}\0".encode())
+        if self._is_form(request):
+            for name, values in sorted(plain.POST.lists()):
+                digest.update(json.dumps([name, values]).encode())
+            for name, files in sorted(plain.FILES.lists()):
+                for file in files:
+                    digest.update(json.dumps([name, file.name, file.size]).encode())
+                    for chunk in file.chunks():
+                        digest.update(chunk)
+                    file.seek(0)
+        elif self.hash_body:
+            digest.update(plain.body)
+        else:
+            digest.update(str(_length(request)).encode())
+        return digest.hexdigest()
+
+    def _is_form(self, request: Request) -> bool:
+        # Django reads forms of a POST alone.
+        form = "multipart/form-data"
+        sent = request._request
+        takes = any(parser.media_type == form for parser in self.parser_classes)
+        return takes and sent.method == "POST" and sent.content_type == form
+
     def _release(self) -> None:
-        if key := getattr(self, "_key", ""):
-            idempotency.release(user=self.request.user, key=key)
+        taken, self._taken = self._taken, None
+        if taken:
+            idempotency.release(taken)
 
 
 class _AnsweredBefore(Exception):
@@ -139,23 +197,44 @@ def listed(
     *,
     listing: Listing,
     output: type[serializers.Serializer[Any]],
+    context: Mapping[str, Any] | None = None,
 ) -> Response:
     """Return one page: ``{"results": [...], "next": address or null}``.
+
+    Args:
+        context: what the output serializer is given beside the rows.
 
     Raises:
         ValidationError: a parameter or value that the listing doesn't have.
     """
     try:
-        page = page_of(queryset, listing=listing, query=request.query_params)
+        page = page_of(queryset, listing=listing, query=single_values(request.query_params))
     except BadListQuery as bad:
         raise ValidationError({name: [reason] for name, reason in bad.fields.items()}) from bad
     here = request.path
     return Response(
         {
-            "results": output(page.rows, many=True).data,
+            "results": output(page.rows, many=True, context=dict(context or {})).data,
             "next": f"{here}?{page.next_query}" if page.next_query else None,
         }
     )
+
+
+def _length(request: Request) -> int:
+    text = str(request.META.get("CONTENT_LENGTH") or "0")
+    return int(text[:19]) if text.isascii() and text.isdigit() else 0
+
+
+def _check_form(request: HttpRequest) -> None:
+    if any("\0" in text for text in _texts(request)):
+        raise ParseError("A NUL character is no part of any name or text.")
+
+
+def _texts(request: HttpRequest) -> Iterator[str]:
+    for name, values in request.POST.lists():
+        yield from (str(name), *map(str, values))
+    for name, files in request.FILES.lists():
+        yield from (str(name), *(str(file.name) for file in files))
 
 
 def _plain(data: Any) -> Any:

@@ -178,6 +178,27 @@ EMBEDDED_MODEL_URL = env.str("WORKBENCH_EMBEDDED_MODEL_URL", "")
 WORKBENCH_ALLOW_SCRIPTED = env.bool("WORKBENCH_ALLOW_SCRIPTED", False)
 ALLOW_UNSANDBOXED = env.bool("WORKBENCH_ALLOW_UNSANDBOXED", False)
 
+# --- what leaves the workbench ------------------------------------------------
+
+# smtp://USER:PASSWORD@HOST:PORT, with ?tls=true (STARTTLS) or ?ssl=true; unset means no mail.
+SMTP_URL = env.str("WORKBENCH_SMTP_URL", "")
+MAIL_FROM = env.str("WORKBENCH_MAIL_FROM", "")
+if SMTP_URL and not MAIL_FROM:
+    raise ImproperlyConfigured(
+        "WORKBENCH_SMTP_URL is set without WORKBENCH_MAIL_FROM, the address mails come from"
+    )
+if SMTP_URL:
+    _SMTP = env.dj_email_url("WORKBENCH_SMTP_URL")
+    EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+    EMAIL_HOST, EMAIL_PORT = _SMTP["EMAIL_HOST"], _SMTP["EMAIL_PORT"] or 25
+    EMAIL_HOST_USER = _SMTP["EMAIL_HOST_USER"] or ""
+    EMAIL_HOST_PASSWORD = _SMTP["EMAIL_HOST_PASSWORD"] or ""
+    EMAIL_USE_TLS, EMAIL_USE_SSL = _SMTP["EMAIL_USE_TLS"], _SMTP["EMAIL_USE_SSL"]
+    DEFAULT_FROM_EMAIL = MAIL_FROM
+EMAIL_TIMEOUT = 5
+# Hosts that a webhook may name; see workbench/notices/webhooks.py for what an entry means.
+WEBHOOK_HOSTS: list[str] = env.list("WORKBENCH_WEBHOOK_HOSTS", [])
+
 # --- web --------------------------------------------------------------------
 
 STATIC_URL = "static/"
@@ -205,6 +226,8 @@ CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = PRODUCTION
 SECURE_HSTS_SECONDS = 31_536_000 if PRODUCTION else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = PRODUCTION
+# How many proxies stand before the pages and add to X-Forwarded-For; 0 believes no header.
+TRUSTED_PROXIES = env.int("WORKBENCH_TRUSTED_PROXIES", 0)
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 CONTENT_SECURITY_POLICY = {
@@ -223,7 +246,7 @@ CONTENT_SECURITY_POLICY = {
 
 REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["workbench.kernel.api.StrictJSONParser"],
     "DEFAULT_AUTHENTICATION_CLASSES": [
         # The first names how to sign in, so that a stranger gets 401.
         "workbench.tokens.BearerAuthentication",
@@ -252,6 +275,9 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "filters": {"links": {"()": "workbench.kernel.logs.HideLinks"}},
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": "plain", "filters": ["links"]}
+    },
     "root": {"handlers": ["stderr"], "level": env.str("WORKBENCH_LOG_LEVEL", "WARNING")},
 }

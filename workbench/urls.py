@@ -19,4 +19,6 @@ urlpatterns = [
     path("api/v1/", include("workbench.api.urls")),
 ]
 
-handler404 = "workbench.views.house.not_found"
+handler400 = "workbench.views.errors.bad_request"
+handler404 = "workbench.views.errors.not_found"
+handler500 = "workbench.views.errors.server_error"

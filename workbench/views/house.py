@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.db import DatabaseError, connection
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
-from django.views.defaults import page_not_found
 
 from workbench.glossary import INTRODUCTION, SECTIONS, Section
-from workbench.kernel.api import NOT_FOUND, error_body
 from workbench.kernel.pages import render_page
 from workbench.templatetags.workbench import THEME_COOKIE, THEMES
 
@@ -65,13 +63,3 @@ def health(request: HttpRequest) -> HttpResponse:
     except DatabaseError:
         return HttpResponse("the database does not answer\n", content_type="text/plain", status=503)
     return HttpResponse("ok\n", content_type="text/plain")
-
-
-# --- errors ---------------------------------------------------------------------
-
-
-def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
-    """Answer an unknown address in the shape of what was asked for."""
-    if request.path.startswith("/api/"):
-        return JsonResponse(error_body("not_found", NOT_FOUND), status=404)
-    return page_not_found(request, exception)

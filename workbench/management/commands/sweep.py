@@ -13,6 +13,7 @@ from django.db import close_old_connections
 from django.utils import timezone
 
 from runs.services.sweeping import sweep
+from workbench import idempotency
 from workbench.jobs import sweep_jobs
 from workbench.models import Heartbeat
 
@@ -33,6 +34,7 @@ class Command(BaseCommand):
             try:
                 now = timezone.now()
                 sweep(now=now)
+                idempotency.forget_old(now=now)
                 sweep_jobs(now=now)
                 Heartbeat.objects.update_or_create(process="sweeper", defaults={"at": now})
             except Exception:  # the next sweep may succeed; the heartbeat shows that this didn't
