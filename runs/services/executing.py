@@ -49,6 +49,7 @@ from workbench.kernel.leases import (
     settle,
 )
 from workbench.llm.factory import BadEndpoint
+from workbench.notices import NoticeKind
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,9 @@ def _run(
             _retry_or_die(claimed)
             return
         _join(claimed, grader)
-    except (NoIsolation, _BudgetReached, _DiskFull, _EndpointDown) as error:
+    except _BudgetReached as error:
+        _give_back(claimed, experiments, str(error), kind=NoticeKind.BUDGET_REACHED)
+    except (NoIsolation, _DiskFull, _EndpointDown) as error:
         _give_back(claimed, experiments, str(error))
 
 
@@ -248,11 +251,19 @@ def _join(claimed: Claimed, grader: Grader) -> None:
 # --- settling -------------------------------------------------------------------
 
 
-def _give_back(claimed: Claimed, experiments: list[Experiment], reason: str) -> None:
+def _give_back(
+    claimed: Claimed,
+    experiments: list[Experiment],
+    reason: str,
+    *,
+    kind: NoticeKind = NoticeKind.EXPERIMENT_PAUSED,
+) -> None:
     """Return the execution to the queue with its try unspent, and pause what needs it."""
     for experiment in experiments:
         with suppress(WrongStatus):  # somebody ended it meanwhile
-            pause(experiment=experiment, reason=reason, actor=None, at=timezone.now())
+            pause(
+                experiment=experiment, reason=reason, actor=None, at=timezone.now(), kind=kind
+            )
     _return_try(claimed)
 
 

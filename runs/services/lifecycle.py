@@ -1,6 +1,7 @@
 """Starting, pausing, resuming, cancelling and finishing experiments.
 
-Every change is a compare-and-swap on the status and leaves an audit event.
+Every change is a compare-and-swap on the status and leaves an audit event. A pause or an end
+tells a notice in the same transaction.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from django.db.models import Max
 from runs.models import Execution, Experiment, ExperimentStatus, Pair, Position
 from runs.selectors import executions_of
 from runs.services.planning import is_complete
+from runs.services.telling import tell_ended, tell_paused
 from workbench.kernel.dispatch import publish
 from workbench.kernel.leases import LeaseState
+from workbench.models import AuditEvent
+from workbench.notices import NoticeKind
 from workbench.trail import record_event
 
 EXECUTE_TASK = "runs.execute"
@@ -54,8 +58,18 @@ def start(*, experiment: Experiment, actor: Any, at: datetime) -> None:
     publish_pending(experiment)
 
 
-def pause(*, experiment: Experiment, reason: str, actor: Any, at: datetime) -> None:
+def pause(
+    *,
+    experiment: Experiment,
+    reason: str,
+    actor: Any,
+    at: datetime,
+    kind: NoticeKind = NoticeKind.EXPERIMENT_PAUSED,
+) -> None:
     """Pause a running experiment; executions in flight finish. Pausing a paused one is no error.
+
+    Args:
+        kind: of the notice that tells it.
 
     Raises:
         WrongStatus: it is neither running nor paused.
@@ -63,14 +77,16 @@ def pause(*, experiment: Experiment, reason: str, actor: Any, at: datetime) -> N
     experiment.refresh_from_db()
     if experiment.status == ExperimentStatus.PAUSED:
         return
-    _move(
-        experiment,
-        allowed=(ExperimentStatus.RUNNING,),
-        to=ExperimentStatus.PAUSED,
-        actor=actor,
-        at=at,
-        reason=reason,
-    )
+    with transaction.atomic():
+        event = _move(
+            experiment,
+            allowed=(ExperimentStatus.RUNNING,),
+            to=ExperimentStatus.PAUSED,
+            actor=actor,
+            at=at,
+            reason=reason,
+        )
+        tell_paused(experiment, kind=kind, transition=event.sha256, actor=actor, at=at)
 
 
 def resume(*, experiment: Experiment, actor: Any, at: datetime) -> None:
@@ -156,7 +172,7 @@ def finish_if_done(*, experiment: Experiment, at: datetime) -> bool:
         if left.exists():
             return False
         try:
-            _move(
+            event = _move(
                 experiment,
                 allowed=(ExperimentStatus.RUNNING,),
                 to=ExperimentStatus.FINISHED,
@@ -166,6 +182,7 @@ def finish_if_done(*, experiment: Experiment, at: datetime) -> bool:
             )
         except WrongStatus:
             return False
+        tell_ended(experiment, transition=event.sha256, at=at)
     return True
 
 
@@ -211,7 +228,7 @@ def _move(
     at: datetime,
     verb: str = "",
     **fields: Any,
-) -> None:
+) -> AuditEvent:
     with transaction.atomic():
         changed = Experiment.objects.filter(pk=experiment.pk, status__in=allowed).update(
             status=to, **fields
@@ -222,7 +239,7 @@ def _move(
                 f"the experiment '{experiment.slug}' is {experiment.status}; this needs it to be "
                 + " or ".join(allowed)
             )
-        record_event(
+        return record_event(
             actor=actor,
             verb=f"experiment.{verb or to}",
             subject=experiment.slug,
