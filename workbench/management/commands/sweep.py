@@ -16,6 +16,8 @@ from runs.services.sweeping import sweep
 from workbench import idempotency
 from workbench.jobs import sweep_jobs
 from workbench.models import Heartbeat
+from workbench.notices.digest import sweep_digests
+from workbench.notices.webhooks import sweep_deliveries
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,8 @@ class Command(BaseCommand):
                 sweep(now=now)
                 idempotency.forget_old(now=now)
                 sweep_jobs(now=now)
+                sweep_deliveries(now=now)
+                sweep_digests(now=now)
                 Heartbeat.objects.update_or_create(process="sweeper", defaults={"at": now})
             except Exception:  # the next sweep may succeed; the heartbeat shows that this didn't
                 logger.exception("the sweep failed")
