@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import Case, CharField, F, Q, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce, Greatest
@@ -105,11 +104,6 @@ def notify(
         ]
         Delivery.objects.bulk_create(wanted)
         publish(DELIVER_TASK, [one.uid for one in wanted], queue=QUEUE)
-
-
-def link(path: str) -> str:
-    """Return the full address of a page, as it is written where no page is around it."""
-    return str(getattr(settings, "PUBLIC_URL", "")).rstrip("/") + path
 
 
 # --- reading --------------------------------------------------------------------

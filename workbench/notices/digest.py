@@ -14,9 +14,10 @@ from django.utils import timezone
 
 from workbench.kernel.dispatch import publish
 from workbench.kernel.pages import utc
+from workbench.kernel.public import public_url
 from workbench.kernel.roles import UNBLINDED
 from workbench.models import Notice, NoticeReader
-from workbench.notices import MAIL_TASK, QUEUE, link, news_for_mail
+from workbench.notices import MAIL_TASK, QUEUE, news_for_mail
 
 logger = logging.getLogger(__name__)
 
@@ -88,12 +89,12 @@ def _due(now: datetime) -> Q:
 def _message(address: str, news: Iterable[Notice], count: int) -> EmailMessage:
     """Return the digest: plain text, whose headers hold nothing of what the notices say."""
     blocks = [
-        f"{utc(notice.at)}  {_plain(notice.subject)}\n{_plain(notice.text)}\n{link(notice.path)}"
+        f"{utc(notice.at)}  {_plain(notice.subject)}\n{_plain(notice.text)}\n{public_url(notice.path)}"
         for notice in news
     ]
     if more := count - len(blocks):
-        blocks.append(f"And {more} more: {link('/notices/')}")
-    blocks.append(f"You asked for these mails. Switch them off: {link('/notices/')}")
+        blocks.append(f"And {more} more: {public_url('/notices/')}")
+    blocks.append(f"You asked for these mails. Switch them off: {public_url('/notices/')}")
     said = "1 notice" if count == 1 else f"{count} notices"
     return EmailMessage(
         subject=f"Skill Audit Workbench: {said}",

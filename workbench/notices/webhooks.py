@@ -39,8 +39,9 @@ from workbench.kernel.leases import (
     expire_dead,
     settle,
 )
+from workbench.kernel.public import public_url
 from workbench.models import Delivery, Notice, Webhook
-from workbench.notices import DELIVER_TASK, QUEUE, NoticeKind, link
+from workbench.notices import DELIVER_TASK, QUEUE, NoticeKind
 from workbench.trail import record_event
 
 logger = logging.getLogger(__name__)
@@ -324,7 +325,7 @@ def _json(*, uid: UUID, kind: str, subject: str, text: str, path: str, at: datet
         "kind": kind,
         "subject": subject,
         "text": text,
-        "url": link(path),
+        "url": public_url(path),
         "at": at.isoformat(),
     }
     return json.dumps(fields, ensure_ascii=False).encode()
