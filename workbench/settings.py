@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 from environs import Env
+
+from workbench.kernel.hosts import LOOPBACK_NAMES, BadAddress, PublicAddress, public_address
 
 env = Env()
 
@@ -23,6 +27,8 @@ if ENVIRONMENT not in ("embedded", "production"):
     )
 PRODUCTION = ENVIRONMENT == "production"
 LEAST_KEY_CHARS = 50
+LEAST_DISTINCT_CHARS = 10
+SAMPLE_WORDS = ("django-insecure", "changeme", "change-me", "change_me", "your-secret", "sample")
 
 
 def _private_file(path: Path, text: str) -> Path:
@@ -41,21 +47,81 @@ def _private_file(path: Path, text: str) -> Path:
     return path
 
 
+def _check_production() -> None:
+    """Refuse to start half configured; all that is missing is named at once."""
+    needed = ["SECRET_KEY", "DATABASE_URL", "BROKER_URL"]
+    missing = [name for name in needed if not env.str(name, "")]
+    if not (env.str("WORKBENCH_PUBLIC_URL", "") or env.list("WORKBENCH_HOSTS", [])):
+        missing.append("WORKBENCH_PUBLIC_URL (or WORKBENCH_HOSTS)")
+    if missing:
+        raise ImproperlyConfigured(
+            f"WORKBENCH_ENV=production needs {', '.join(missing)}; see docs/hosting.md"
+        )
+
+
 def _secret_key() -> str:
     """Return SECRET_KEY, or one generated into the data folder at the first start."""
-    if not PRODUCTION and not env.str("SECRET_KEY", ""):
+    given = env.str("SECRET_KEY", "")
+    if not PRODUCTION:
+        if given:
+            return given
         return _private_file(DATA_DIR / "secret_key", secrets.token_urlsafe(50)).read_text()
-    given = env.str("SECRET_KEY")
-    if PRODUCTION and len(given) < LEAST_KEY_CHARS:
-        raise ImproperlyConfigured(
-            f"SECRET_KEY has {len(given)} characters; give at least {LEAST_KEY_CHARS} random ones"
-        )
-    return given
+    if len(given) < LEAST_KEY_CHARS:
+        fault = f"SECRET_KEY has {len(given)} characters; give at least {LEAST_KEY_CHARS}"
+    elif len(set(given)) < LEAST_DISTINCT_CHARS:
+        fault = f"SECRET_KEY repeats {len(set(given))} characters; give {LEAST_KEY_CHARS}"
+    elif any(word in given.lower() for word in SAMPLE_WORDS):
+        fault = f"SECRET_KEY is a sample that others know; give {LEAST_KEY_CHARS}"
+    else:
+        return given
+    raise ImproperlyConfigured(
+        f"{fault} random ones, as from: "
+        'python3 -c "import secrets; print(secrets.token_urlsafe(64))"'
+    )
 
 
+def _public_address() -> PublicAddress | None:
+    """Return the address that WORKBENCH_PUBLIC_URL names, None where it is unset."""
+    given = env.str("WORKBENCH_PUBLIC_URL", "")
+    try:
+        return public_address(given) if given else None
+    except BadAddress as error:
+        raise ImproperlyConfigured(f"WORKBENCH_PUBLIC_URL: {error}") from error
+
+
+def _networks(name: str, default: str) -> list[IPv4Network | IPv6Network]:
+    """Return the addresses and networks that a variable lists."""
+    try:
+        return [ip_network(one.strip(), strict=False) for one in env.str(name, default).split(",")]
+    except ValueError as error:
+        raise ImproperlyConfigured(f"{name}: {error}; write as in 10.0.0.5,172.16.0.0/12") from error
+
+
+if PRODUCTION:
+    _check_production()
 SECRET_KEY = _secret_key()
 DEBUG = False
-ALLOWED_HOSTS = env.list("WORKBENCH_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
+
+# --- where the pages are ------------------------------------------------------
+
+_PUBLIC = _public_address()
+# Set by the supervisor: where it serves the pages.
+WEB_URL = env.str("WORKBENCH_WEB_URL", "")
+# Hosts named one by one take the place of the loopback names.
+_HOSTS: list[str] = env.list("WORKBENCH_HOSTS", [])
+if PRODUCTION and any(host.startswith(("*", ".")) for host in _HOSTS):
+    raise ImproperlyConfigured(
+        "WORKBENCH_HOSTS names any host; name each, or give WORKBENCH_PUBLIC_URL instead"
+    )
+ALLOWED_HOSTS = [*(_HOSTS or LOOPBACK_NAMES), *([_PUBLIC.host] if _PUBLIC else [])]
+# Production without a public address is served by TLS under the first of its hosts.
+PUBLIC_URL = _PUBLIC.origin if _PUBLIC else f"https://{_HOSTS[0]}" if PRODUCTION else ""
+HTTPS = PUBLIC_URL.startswith("https://")
+CSRF_TRUSTED_ORIGINS = [_PUBLIC.origin] if _PUBLIC else []
+# Nothing here speaks TLS; and where the public port isn't ours, another program has it.
+BEHIND_PROXY = HTTPS or (_PUBLIC is not None and _PUBLIC.port != urlsplit(WEB_URL).port)
+# Whose X-Forwarded headers count, beside those that come over a Unix socket.
+PROXIES = _networks("WORKBENCH_PROXIES", "127.0.0.0/8,::1") if BEHIND_PROXY else []
 
 INSTALLED_APPS = [
     "workbench.apps.WorkbenchConfig",
@@ -75,6 +141,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "workbench.middleware.drop_strangers_headers",
     "django.middleware.security.SecurityMiddleware",
     "workbench.middleware.no_store",
     "whitenoise.middleware.WhiteNoiseMiddleware",
@@ -139,7 +206,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # --- background work --------------------------------------------------------
 
-BROKER_URL = env.str("BROKER_URL") if PRODUCTION else env.str("BROKER_URL", "")
+BROKER_URL = env.str("BROKER_URL", "")
 # The supervisor passes the embedded broker's socket as BROKER_URL to its children.
 CELERY_BROKER_URL = BROKER_URL or "redis+socket:///nonexistent/no-broker-configured"
 CELERY_BROKER_TRANSPORT_OPTIONS = {
@@ -168,10 +235,14 @@ LEASE_SECONDS = env.float("WORKBENCH_LEASE_SECONDS", 60)
 RENEW_SECONDS = env.float("WORKBENCH_RENEW_SECONDS", 15)
 SWEEP_SECONDS = env.float("WORKBENCH_SWEEP_SECONDS", 15)
 MAX_TRIES = env.int("WORKBENCH_MAX_TRIES", 3)
+# A worker of which nothing was heard for this long is called silent.
+SILENT_SECONDS = env.float("WORKBENCH_SILENT_SECONDS", 120)
 
 # --- models -----------------------------------------------------------------
 
 OPENAI_BASE_URL = env.str("OPENAI_BASE_URL", "")
+# The endpoints that the browser may use; without a name endpoints.toml in the data folder.
+ENDPOINTS_FILE = env.str("WORKBENCH_ENDPOINTS", "")
 # Set by the supervisor when it serves the embedded model.
 EMBEDDED_MODEL_URL = env.str("WORKBENCH_EMBEDDED_MODEL_URL", "")
 # Scripted models answer by rule; only tests may use them.
@@ -223,11 +294,16 @@ SESSION_COOKIE_AGE = 12 * 3600
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_HTTPONLY = True
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = PRODUCTION
-SECURE_HSTS_SECONDS = 31_536_000 if PRODUCTION else 0
-SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = PRODUCTION
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = HTTPS
+SECURE_SSL_HOST = PUBLIC_URL.partition("://")[2] or None
+# A proxy or a probe on this machine asks without TLS.
+SECURE_REDIRECT_EXEMPT = [r"^health/$", r"^ready/$"]
+# Only a proxy's own header arrives here: the first middleware drops all others.
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if BEHIND_PROXY else None
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
 # How many proxies stand before the pages and add to X-Forwarded-For; 0 believes no header.
-TRUSTED_PROXIES = env.int("WORKBENCH_TRUSTED_PROXIES", 0)
+TRUSTED_PROXIES = env.int("WORKBENCH_TRUSTED_PROXIES", 1 if BEHIND_PROXY else 0)
 SECURE_REFERRER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
 CONTENT_SECURITY_POLICY = {

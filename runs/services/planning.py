@@ -204,7 +204,8 @@ def is_complete(experiment: Experiment) -> bool:
         return False
     pairs = sum(len(cell.partition.task_keys) for cell in cells) * spec["replicates"]
     # A pair's arms are written in the transaction that writes the pair and its position.
-    return PairArm.objects.filter(pair__cell__experiment=experiment).count() == 2 * pairs
+    arms: int = PairArm.objects.filter(pair__cell__experiment=experiment).count()
+    return arms == 2 * pairs
 
 
 def _stored_experiment(layout: Layout, *, toml: str, actor: Any, at: datetime) -> Experiment:

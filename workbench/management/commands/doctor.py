@@ -22,6 +22,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from workbench import bootstrap, supervise
 from workbench.kernel.evidence import missing_triggers
+from workbench.llm.endpoints import InvalidEndpoints, configured_endpoints, endpoints_file
 from workbench.management.commands.test import CHROMIUMS
 from workbench.trail import broken_link
 
@@ -273,6 +274,35 @@ def model() -> Iterator[Finding]:
             )
 
 
+def endpoints() -> Iterator[Finding]:
+    try:
+        found = configured_endpoints()
+    except InvalidEndpoints as error:
+        yield Finding(
+            text=f"the endpoints can't be read: {error}",
+            cost="no experiment can be prepared in the browser",
+            remedy="correct the file; docs/experiments.md has an example",
+        )
+        return
+    if not found:
+        yield Finding(
+            text=f"none is configured ({endpoints_file()} doesn't exist)",
+            cost="experiments can be started from files only, not in the browser",
+            remedy="write that file; docs/experiments.md has an example",
+        )
+    for one in found:
+        models = ", ".join(model.id for model in one.models) or "any model"
+        text = f"{one.name}, from {one.source}: {models}"
+        if one.api_key_env and not os.environ.get(one.api_key_env):
+            yield Finding(
+                text=f"{text}; its variable {one.api_key_env} is not set here",
+                cost="experiments that use it don't start",
+                remedy=f"set {one.api_key_env} where the workers are started",
+            )
+        else:
+            yield Finding(text=text)
+
+
 def browser() -> Iterator[Finding]:
     found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if found:
@@ -305,6 +335,7 @@ CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "broker": broker,
     "database": database,
     "model": model,
+    "endpoints": endpoints,
     "browser": browser,
     "disk": disk,
 }
