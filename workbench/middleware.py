@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_address
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
 
 from workbench.kernel.api import error_body
@@ -17,6 +19,38 @@ API = "/api/"
 REFRESH_AFTER_S = 600
 
 Handler = Callable[[HttpRequest], HttpResponse]
+
+FORWARDED = (
+    "HTTP_FORWARDED",
+    "HTTP_X_FORWARDED_FOR",
+    "HTTP_X_FORWARDED_HOST",
+    "HTTP_X_FORWARDED_PORT",
+    "HTTP_X_FORWARDED_PROTO",
+)
+
+
+def drop_strangers_headers(get_response: Handler) -> Handler:
+    """Drop what a request says of its way here, unless the proxy of this installation says it.
+
+    A request over a Unix socket has no address; only a proxy can reach that.
+    """
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        if not _is_within(request.META.get("REMOTE_ADDR", ""), settings.PROXIES):
+            for name in FORWARDED:
+                request.META.pop(name, None)
+        return get_response(request)
+
+    return middleware
+
+
+def _is_within(address: str, networks: Sequence[IPv4Network | IPv6Network]) -> bool:
+    if not networks:
+        return False
+    try:
+        return not address or any(ip_address(address) in network for network in networks)
+    except ValueError:
+        return False
 
 
 def refuse_nul(get_response: Handler) -> Handler:

@@ -94,7 +94,9 @@ def _networks(name: str, default: str) -> list[IPv4Network | IPv6Network]:
     try:
         return [ip_network(one.strip(), strict=False) for one in env.str(name, default).split(",")]
     except ValueError as error:
-        raise ImproperlyConfigured(f"{name}: {error}; write as in 10.0.0.5,172.16.0.0/12") from error
+        raise ImproperlyConfigured(
+            f"{name}: {error}; write as in 10.0.0.5,172.16.0.0/12"
+        ) from error
 
 
 if PRODUCTION:
