@@ -350,9 +350,7 @@ def test_skills_that_inflate_beyond_their_sum_are_refused(monkeypatch: pytest.Mo
 # 10 GB of zeros in a SKILL.md, stated truly or as ten bytes; 100,000 names; one long list of
 # names behind a small count. Built from parts, so that building them takes no time or space.
 ATTACKS = """
-import io, resource, struct, sys, time, zlib
-sys.path.insert(0, {root!r})
-from skills.domain.ziplibrary import UnsafeArchive, read_zip
+import struct, zlib
 
 def zeros(size):
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -384,36 +382,42 @@ archives = {{
     "liar": archive([(b"a/SKILL.md", bomb, 60_000)]),
     "many": archive(many),
     "more": archive(many, count=3),
-    "most": archive([(b"%d" % n, b"", 0) for n in range(42_000)], count=5),
+    "most": archive([(b"%d" % n, b"", 0) for n in range(38_000)], count=5),
 }}
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for name, data in archives.items():
-    file = io.BytesIO(data)
-    began = time.perf_counter()
-    try:
-        read_zip(file, name=name)
-        print(name, "READ")
-    except UnsafeArchive as refused:
-        taken = time.perf_counter() - began
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
-        print(name, int(taken * 1000), grown)
+    open(name, "wb").write(data)
+"""
+
+READ = """
+import resource, sys, time
+sys.path.insert(0, {root!r})
+from skills.domain.ziplibrary import UnsafeArchive, read_zip
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+began = time.perf_counter()
+try:
+    with open(sys.argv[1], "rb") as file:
+        read_zip(file, name="x.zip")
+except UnsafeArchive as refused:
+    taken = time.perf_counter() - began
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(int(taken * 1000), grown // 1024)
 """
 
 
 def test_bombs_are_refused_in_little_time_and_memory(tmp_path: Path) -> None:
-    made = subprocess.run(
-        [sys.executable, "-c", ATTACKS.format(root=str(ROOT))],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=tmp_path,
-    )
-    rows = [line.split() for line in made.stdout.splitlines()]
-    assert [row[0] for row in rows] == ["bomb", "liar", "many", "more", "most"]
-    for name, milliseconds, megabytes in rows:
-        assert int(milliseconds) < 2_000, name
-        assert int(megabytes) < 50, name
-    assert list(tmp_path.iterdir()) == [], "nothing is written"
+    def run(code: str, *arguments: str) -> str:
+        command = [sys.executable, "-c", code.format(root=str(ROOT)), *arguments]
+        return subprocess.check_output(command, text=True, cwd=tmp_path)
+
+    run(ATTACKS)
+    names = {"bomb", "liar", "many", "more", "most"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    for name in names:
+        milliseconds, megabytes = map(int, run(READ, name).split())
+        assert milliseconds < 2_000, name
+        assert megabytes < 50, name
+    assert {path.name for path in tmp_path.iterdir()} == names, "nothing is written"
 
 
 def test_the_largest_archive_is_read_in_time() -> None:
