@@ -13,7 +13,7 @@ from django.db import models
 
 from runs.domain.checking import Verdict
 from runs.domain.effects import Transition
-from runs.domain.tasks import Kind
+from runs.domain.tasks import IMPORTED_KIND, Kind
 from skills.models import Library
 from workbench.kernel.evidence import EvidenceModel
 from workbench.kernel.leases import Leased, LeaseState
@@ -46,12 +46,16 @@ class ExperimentStatus(models.TextChoices):
 
 
 class Failure(models.TextChoices):
-    """Whose failure ended an attempt: nothing, a single call, the host, or a leaked skill."""
+    """Why an attempt gave no answer that counts; empty where it gave one."""
 
     NONE = "", "none"
     CALL = "call"
     HOST = "host"
     CONTAMINATED = "contaminated"
+    # The rest come with pushed runs only.
+    NO_RESULT = "no_result", "no result"
+    CONFLICT = "conflict", "rows that contradict each other"
+    UNEQUAL_PARAMETERS = "unequal_parameters", "unequal parameters"
 
 
 def _one_of(field: str, values: list[str], name: str) -> models.CheckConstraint:
@@ -87,7 +91,7 @@ class Task(EvidenceModel):
     class Meta:
         constraints = [
             models.UniqueConstraint(fields=["benchmark", "key"], name="task_key"),
-            _one_of("kind", [kind.value for kind in Kind], "task_kind_known"),
+            _one_of("kind", [*(kind.value for kind in Kind), IMPORTED_KIND], "task_kind_known"),
         ]
 
 
@@ -247,11 +251,13 @@ class Attempt(EvidenceModel):
 
     execution = models.ForeignKey(Execution, on_delete=models.PROTECT, related_name="attempts")
     number = models.PositiveIntegerField()
-    failure = models.CharField(max_length=12, choices=Failure.choices, blank=True)
+    failure = models.CharField(max_length=20, choices=Failure.choices, blank=True)
     failure_detail = models.TextField(blank=True)
     trace = models.JSONField()
     exposed = models.BooleanField(help_text="whether the arm's model was offered skills")
-    invoked = models.BooleanField(help_text="whether the model asked for skills")
+    invoked = models.BooleanField(
+        null=True, help_text="whether the model asked for skills; null is unknown"
+    )
     retrieved = models.BooleanField(null=True, help_text="true, false or unknown")
     returned_ids = models.JSONField(default=list)
     loaded_ids = models.JSONField(default=list)

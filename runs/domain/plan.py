@@ -196,18 +196,22 @@ class ArmSpec:
 
     The baseline of a cell has no library, so that one SD execution serves
     every cell that differs only in what SE is offered.
+
+    Attributes:
+        imported: of an arm that ran elsewhere its code (``arm``) and what its run rows say of
+            it (``cell``). What rows don't say is then None: nothing is guessed.
     """
 
-    model: str
-    endpoint: str
-    dialect: str
+    model: str | None
+    endpoint: str | None
+    dialect: str | None
     benchmark: str
     benchmark_sha256: str
     partition_sha256: str
-    prompt_sha256: str
-    temperature: float
-    max_tokens: int
-    strategy: str
+    prompt_sha256: str | None
+    temperature: float | None
+    max_tokens: int | None
+    strategy: str | None
     library_sha256: str | None = None
     control: str | None = None
     k: int | None = None
@@ -216,6 +220,7 @@ class ArmSpec:
     tokeniser: str | None = None
     max_searches: int = 0
     schema: int = 1
+    imported: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
     def exposed(self) -> bool:
@@ -224,7 +229,10 @@ class ArmSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form whose canonical text is hashed."""
-        return {**asdict(self), "types": list(self.types) if self.types else None}
+        stored = {**asdict(self), "types": list(self.types) if self.types else None}
+        if self.imported is None:  # arms that run here keep the identity they always had
+            del stored["imported"]
+        return stored
 
 
 def arm_from_json(stored: Mapping[str, Any]) -> ArmSpec:

@@ -306,6 +306,32 @@ def pairing_of(matched: MatchedRows) -> Pairing:
     )
 
 
+NAMED = 20
+
+
+def notices_of(*, ignored: Sequence[str], pairing: Pairing) -> list[str]:
+    """Return what every reader of runs made elsewhere must be told, and what was left out."""
+    listed = (
+        ("columns that were not read", ignored),
+        (
+            "left out, rows contradict each other",
+            [f"{task} {arm} replicate {n}" for task, arm, n in pairing.conflicts],
+        ),
+        (
+            "left out, one arm only",
+            [f"{task} replicate {n}" for task, n in pairing.unpaired],
+        ),
+    )
+    notices = ["runs that were made elsewhere"]
+    for what, names in listed:
+        if names:
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            notices.append(f"{what}: {', '.join(names[:NAMED])}{more}")
+    if pairing.repeated:
+        notices.append(f"identical rows that were counted once: {pairing.repeated}")
+    return notices
+
+
 def arm_result(arm: Arm, runs: Sequence[RunRow]) -> tuple[bool | None, Failure | None]:
     """Return whether the arm of a pair passed, or None and why it has no result."""
     if arm is Arm.SD and len(runs) == 1 and runs[0].retrieved:

@@ -91,4 +91,59 @@ class Migration(migrations.Migration):
                 to=settings.AUTH_USER_MODEL,
             ),
         ),
+        migrations.RemoveConstraint(model_name="attempt", name="attempt_failure_known"),
+        migrations.RemoveConstraint(model_name="task", name="task_kind_known"),
+        migrations.AlterField(
+            model_name="attempt",
+            name="failure",
+            field=models.CharField(
+                blank=True,
+                choices=[
+                    ("", "none"),
+                    ("call", "Call"),
+                    ("host", "Host"),
+                    ("contaminated", "Contaminated"),
+                    ("no_result", "no result"),
+                    ("conflict", "rows that contradict each other"),
+                    ("unequal_parameters", "unequal parameters"),
+                ],
+                max_length=20,
+            ),
+        ),
+        migrations.AlterField(
+            model_name="attempt",
+            name="invoked",
+            field=models.BooleanField(
+                help_text="whether the model asked for skills; null is unknown", null=True
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="attempt",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    (
+                        "failure__in",
+                        [
+                            "",
+                            "call",
+                            "host",
+                            "contaminated",
+                            "no_result",
+                            "conflict",
+                            "unequal_parameters",
+                        ],
+                    )
+                ),
+                name="attempt_failure_known",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="task",
+            constraint=models.CheckConstraint(
+                condition=models.Q(
+                    ("kind__in", ["code", "maths", "exact", "choice", "number", "imported"])
+                ),
+                name="task_kind_known",
+            ),
+        ),
     ]

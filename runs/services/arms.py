@@ -33,6 +33,8 @@ def run_execution_agent(
         EndpointFault: the endpoint can't even be tried.
     """
     arm = arm_from_json(execution.arm_spec.spec)
+    if arm.dialect is None or arm.temperature is None or arm.max_tokens is None:
+        raise ValueError(f"the arm of {execution.uid} ran elsewhere; it can't be run here")
     task = execution.task
     return run_agent(
         model=chat_model_for(

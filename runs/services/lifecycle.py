@@ -14,7 +14,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Max
 
-from runs.models import Execution, Experiment, ExperimentStatus, Pair, Position
+from runs.models import Execution, Experiment, ExperimentStatus, Origin, Pair, Position
 from runs.selectors import executions_of
 from runs.services.planning import is_complete
 from runs.services.telling import tell_ended, tell_paused
@@ -34,6 +34,19 @@ OPEN = (ExperimentStatus.PLANNED, ExperimentStatus.RUNNING, ExperimentStatus.PAU
 
 class WrongStatus(Exception):
     """The experiment isn't in a status from which this can be done."""
+
+
+def refuse_pushed(experiment: Experiment) -> None:
+    """Refuse what only makes sense of an experiment that is run here.
+
+    Raises:
+        WrongStatus: its runs were made elsewhere and pushed.
+    """
+    if experiment.origin == Origin.PUSHED:
+        raise WrongStatus(
+            f"the runs of '{experiment.slug}' were made elsewhere and pushed, so nothing of it "
+            "can be run or graded here; push new runs under another slug"
+        )
 
 
 def start(*, experiment: Experiment, actor: Any, at: datetime) -> None:
@@ -229,6 +242,7 @@ def _move(
     verb: str = "",
     **fields: Any,
 ) -> AuditEvent:
+    refuse_pushed(experiment)
     with transaction.atomic():
         changed = Experiment.objects.filter(pk=experiment.pk, status__in=allowed).update(
             status=to, **fields

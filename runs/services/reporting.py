@@ -23,6 +23,7 @@ from runs.models import (
     ExperimentStatus,
     Failure,
     Grade,
+    Origin,
     PairArm,
     Task,
 )
@@ -33,6 +34,7 @@ from workbench.kernel.leases import LeaseState
 # Part of what a stored report is found by: raise it when the same rows give other figures.
 REPORT_VERSION = 2
 DEMONSTRATION = "demonstration model"
+BEING_PUSHED = "its runs are still being stored; there is no report before all of them are"
 UNSANDBOXED = "unsandboxed"
 TASKS_NAMED = 50
 
@@ -47,6 +49,14 @@ def report_of(experiment: Experiment) -> dict[str, Any]:
     if stored:
         result: dict[str, Any] = stored.result
         return result
+    if is_being_pushed(experiment):  # whatever of it is stored would look like all of it
+        return build_report(
+            experiment={"slug": experiment.slug, "uid": str(experiment.uid)},
+            cells=(),
+            preset=experiment.spec["preset"],
+            failure_policy=experiment.spec["failure_policy"],
+            notices=[BEING_PUSHED],
+        )
     evidence = _evidence_of(list(cells_of(experiment)))
     report = build_report(
         experiment={"slug": experiment.slug, "uid": str(experiment.uid)},
@@ -65,6 +75,11 @@ def report_of(experiment: Experiment) -> dict[str, Any]:
     return report
 
 
+def is_being_pushed(experiment: Experiment) -> bool:
+    """Return whether pushed runs are still being stored, or were given up half stored."""
+    return experiment.origin == Origin.PUSHED and experiment.status != ExperimentStatus.FINISHED
+
+
 def cell_record(cell: Cell) -> CellRecord:
     """Return the cell's descriptor and pairs as the report sees them."""
     (record,) = _evidence_of([cell]).records()
@@ -74,6 +89,8 @@ def cell_record(cell: Cell) -> CellRecord:
 def descriptor_of(cell: Cell) -> dict[str, Any]:
     """Return what tells this cell from the others, in plain values."""
     treatment = arm_from_json(cell.treatment.spec)
+    if treatment.imported is not None:
+        return {**treatment.imported["cell"], "sha12": cell.sha256[:12]}
     return {
         "sha12": cell.sha256[:12],
         "design": cell.design,
@@ -166,18 +183,18 @@ class _Evidence:
             CellRecord(
                 descriptor=descriptor_of(cell),
                 pairs=tuple(
-                    self._pair(arms[Arm.SE], arms[Arm.SD]) for arms in pairs[cell.pk].values()
+                    self._pair(arms.get(Arm.SE), arms.get(Arm.SD))
+                    for arms in pairs[cell.pk].values()
                 ),
             )
             for cell in self.cells
         ]
 
-    def _pair(self, se_arm: _ArmOfPair, sd_arm: _ArmOfPair) -> PairRecord:
-        nothing = _Run()
-        se_run = self.runs.get(se_arm.execution, nothing)
-        sd_run = self.runs.get(sd_arm.execution, nothing)
-        se, se_failure = _result(se_run, se_arm.state)
-        sd, sd_failure = _result(sd_run, sd_arm.state)
+    def _pair(self, se_arm: _ArmOfPair | None, sd_arm: _ArmOfPair | None) -> PairRecord:
+        se_run, se, se_failure = self._arm(se_arm)
+        sd_run, sd, sd_failure = self._arm(sd_arm)
+        known = se_arm or sd_arm
+        assert known is not None  # a pair is found by its arms
         unequal: frozenset[str] = frozenset()
         if se is not None and sd is not None:
             unequal = se_run.dropped ^ sd_run.dropped
@@ -188,9 +205,9 @@ class _Evidence:
             se = sd = None
             se_failure = sd_failure = NoResult.UNEQUAL_PARAMETERS
         return PairRecord(
-            pair=se_arm.pair,
-            task=se_arm.key,
-            replicate=se_arm.replicate,
+            pair=known.pair,
+            task=known.key,
+            replicate=known.replicate,
             retrieved=se_run.retrieved,
             se=se,
             sd=sd,
@@ -198,19 +215,39 @@ class _Evidence:
             invoked=se_run.invoked,
             se_failure=se_failure,
             sd_failure=sd_failure,
-            path=f"/pairs/{se_arm.pair}/",
+            path=f"/pairs/{known.pair}/",
             se_status=se_run.status,
             sd_status=sd_run.status,
             malformed_decisions=se_run.malformed,
             invalid_calls=se_run.invalid,
             unequal=tuple(sorted(unequal)),
-            in_process=se_arm.task in self.in_process,
+            in_process=known.task in self.in_process,
         )
 
+    def _arm(self, arm: _ArmOfPair | None) -> tuple[_Run, bool | None, str | None]:
+        """Return the arm's run, whether it passed, or why it has no result."""
+        if arm is None:  # of pushed runs one arm may be missing
+            return _Run(), None, NoResult.MISSING
+        run = self.runs.get(arm.execution, _Run())
+        if run.failure == Failure.CONFLICT:  # neither of the runs speaks for the arm
+            run = _Run(failure=run.failure)
+        return run, *_result(run, arm.state)
 
-def _evidence_of(cells: Sequence[Cell]) -> _Evidence:
-    """Return what is recorded of ``cells``, in four queries however many there are."""
-    arms = PairArm.objects.filter(pair__cell__in=cells)
+
+def pair_records(cell: Cell, pairs: Any) -> tuple[PairRecord, ...]:
+    """Return some of the cell's pairs (a queryset, or primary keys) as the report sees them."""
+    (record,) = _evidence_of([cell], PairArm.objects.filter(pair__in=pairs)).records()
+    return record.pairs
+
+
+def _evidence_of(cells: Sequence[Cell], arms: Any = None) -> _Evidence:
+    """Return what is recorded of ``cells``, in four queries however many there are.
+
+    Args:
+        arms: only these of their pairs' arms.
+    """
+    if arms is None:
+        arms = PairArm.objects.filter(pair__cell__in=cells)
     rows = arms.values_list(
         "pair__cell",
         "pair__uid",
@@ -290,13 +327,17 @@ def _in_process(cells: Iterable[Cell], tasks: set[int]) -> dict[int, str]:
     }
 
 
+# Failures that say themselves why there is no result; after any other the host is at fault.
+_STATED = frozenset(Failure.values) - {Failure.NONE, Failure.HOST}
+
+
 def _result(run: _Run, state: str) -> tuple[bool | None, str | None]:
     """Return whether the arm passed, or None and why it has no result."""
     if run.failure == Failure.NONE and run.verdict is not None:
         return run.verdict == Verdict.PASS, None
     if state != LeaseState.DEAD:
         return None, NoResult.PENDING
-    if run.failure in (Failure.CALL, Failure.CONTAMINATED):
+    if run.failure in _STATED:
         return None, run.failure
     return None, NoResult.HOST
 
@@ -305,6 +346,8 @@ def _result(run: _Run, state: str) -> tuple[bool | None, str | None]:
 
 
 def _notices(experiment: Experiment, evidence: _Evidence) -> list[str]:
+    if experiment.origin == Origin.PUSHED:
+        return list(experiment.spec["analysis"]["pushed"]["notices"])
     notices = []
     runs = evidence.runs.values()
     if from_json(experiment.spec).embedded:

@@ -7,6 +7,7 @@ from datetime import datetime
 from runs.models import Attempt, Experiment, Failure, Pair
 from runs.sandbox.grader import Grader
 from runs.selectors import executions_of
+from runs.services.lifecycle import refuse_pushed
 from runs.services.outcomes import regrade, store_outcome
 from workbench.trail import record_event
 
@@ -18,8 +19,10 @@ def rescore(*, experiment: Experiment, grader: Grader, at: datetime) -> int:
     does one that this host can't check now: rescoring twice adds nothing.
 
     Raises:
+        WrongStatus: its runs were made elsewhere.
         NoIsolation: the answers are code and nothing here can isolate them.
     """
+    refuse_pushed(experiment)
     attempts = Attempt.objects.filter(execution__in=executions_of(experiment), failure=Failure.NONE)
     graded = sum(regrade(pk, grader) for pk in attempts.order_by("pk").values_list("pk", flat=True))
     for pair in Pair.objects.filter(cell__experiment=experiment).order_by("pk"):

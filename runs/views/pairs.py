@@ -180,7 +180,7 @@ def pair(request: HttpRequest, uid: UUID) -> HttpResponse:
             kind=found.task.kind,
             demonstration=treatment.endpoint == EMBEDDED,
             replicate=found.replicate,
-            model=treatment.model,
+            model=treatment.model or "",
             control=treatment.control or "",
             experiment=experiment.slug,
             experiment_url=reverse("experiment", kwargs={"slug": experiment.slug}),

@@ -13,9 +13,8 @@ from runs.domain.plan import FAILURE_POLICY_OF
 from runs.domain.report import FailurePolicy, Preset, build_report
 from runs.domain.rows import (
     BadRows,
-    Pairing,
-    RowFile,
     UnmatchedReplicates,
+    notices_of,
     pair_rows,
     read_csv,
     read_jsonl,
@@ -31,7 +30,6 @@ FORMATS = {
     "markdown": render.markdown,
 }
 READERS = {".csv": read_csv, ".jsonl": read_jsonl, ".ndjson": read_jsonl}
-NAMED = 20
 
 
 class Command(BaseCommand):
@@ -106,7 +104,7 @@ def _report_of_file(path: Path, preset: str, failure_policy: str) -> dict[str, A
         cells=pairing.cells,
         preset=preset,
         failure_policy=failure_policy,
-        notices=_notices(file, pairing),
+        notices=notices_of(ignored=file.ignored, pairing=pairing),
     )
 
 
@@ -114,26 +112,3 @@ def _refused(path: Path, why: str) -> CommandError:
     return CommandError(
         "\n".join(f"{path}: {line}" for line in why.splitlines()), returncode=EXIT_INPUT
     )
-
-
-def _notices(file: RowFile, pairing: Pairing) -> list[str]:
-    """Return what of the file didn't become a pair, and why."""
-    listed = (
-        ("columns that were not read", file.ignored),
-        (
-            "left out, rows contradict each other",
-            [f"{task} {arm} replicate {n}" for task, arm, n in pairing.conflicts],
-        ),
-        (
-            "left out, one arm only",
-            [f"{task} replicate {n}" for task, n in pairing.unpaired],
-        ),
-    )
-    notices = ["runs that were made elsewhere"]
-    for what, names in listed:
-        if names:
-            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            notices.append(f"{what}: {', '.join(names[:NAMED])}{more}")
-    if pairing.repeated:
-        notices.append(f"identical rows that were counted once: {pairing.repeated}")
-    return notices
