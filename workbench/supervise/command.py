@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import IO, Any
 
 from workbench.supervise.keeper import POLL_S, ROOT, Child, clear_away, live_set
@@ -62,8 +62,13 @@ class Running:
 
 
 @contextlib.contextmanager
-def supervised(children: Sequence[Child], *, data: Path) -> Iterator[Running]:
+def supervised(
+    children: Sequence[Child], *, data: Path, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Running]:
     """Yield ``children`` running under a keeper, or the live set of ``data``.
+
+    Args:
+        environment: What all of them are told beside this process's environment.
 
     Raises:
         ServiceFailed: See ``services``.
@@ -72,7 +77,7 @@ def supervised(children: Sequence[Child], *, data: Path) -> Iterator[Running]:
     command = _Command()
     with signals_end_the_command(command):
         try:
-            running = _start_or_attach(command, children, data)
+            running = _start_or_attach(command, children, data, environment)
             try:
                 yield running
             finally:
@@ -125,11 +130,13 @@ class _Command:
                 self.keeper.wait()
 
 
-def _start_or_attach(command: _Command, children: Sequence[Child], data: Path) -> Running:
+def _start_or_attach(
+    command: _Command, children: Sequence[Child], data: Path, environment: Mapping[str, str]
+) -> Running:
     """Return the set this command starts, or another's, waiting while that one starts."""
     patience = time.monotonic() + 180
     while time.monotonic() < patience:
-        if not _is_locked(data) and (started := _start(command, children, data)):
+        if not _is_locked(data) and (started := _start(command, children, data, environment)):
             return started
         if live := live_set(data):
             _check_complete(live, children)
@@ -139,13 +146,16 @@ def _start_or_attach(command: _Command, children: Sequence[Child], data: Path) -
     raise ServiceFailed(f"another command holds {data / 'services.lock'} but serves nothing.")
 
 
-def _start(command: _Command, children: Sequence[Child], data: Path) -> Running | None:
+def _start(
+    command: _Command, children: Sequence[Child], data: Path, environment: Mapping[str, str]
+) -> Running | None:
     """Start a keeper and wait until its children are ready; None when another was faster."""
     logs = data / "logs"
     logs.mkdir(exist_ok=True)
     plan = {
         "children": [asdict(child) for child in children],
         "data": str(data),
+        "environment": dict(environment),
         "parent": os.getpid(),
         "title": shlex.join(["manage.py", *sys.argv[1:]])[:TITLE_CHARS],
     }

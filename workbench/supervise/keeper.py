@@ -107,7 +107,7 @@ class _Keeper:
         self.parent = plan["parent"]
         self.title = plan["title"]
         self.run = run
-        self.environment: dict[str, str] = {}
+        self.environment: dict[str, str] = dict(plan["environment"])
         if url := os.environ.get("BROKER_URL"):
             self.environment["BROKER_URL"] = url
         self.processes: dict[str, _Process] = {}

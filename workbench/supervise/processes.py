@@ -109,18 +109,16 @@ def signal_group(pid: int, number: int) -> None:
 
 def answers(address: str) -> bool:
     """Tell whether a socket path or ``host:port`` accepts connections."""
-    if address.startswith("/"):
-        family, target = socket.AF_UNIX, address
-    else:
+    with contextlib.suppress(OSError):
+        if address.startswith("/"):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.settimeout(2)
+                probe.connect(address)
+            return True
         host, _, port = address.rpartition(":")
-        family, target = socket.AF_INET, (host, int(port))  # type: ignore[assignment]
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.settimeout(2)
-        try:
-            probe.connect(target)
-        except OSError:
-            return False
-    return True
+        socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
+        return True
+    return False
 
 
 def log_file(path: Path) -> IO[bytes]:

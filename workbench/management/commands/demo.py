@@ -28,7 +28,7 @@ from runs.services.preparing import prepare
 from runs.services.reporting import report_of
 from runs.tasks import process_grader
 from workbench.management.serving import invite, stay_up
-from workbench.supervise import services
+from workbench.supervise import Web, services
 
 USER = "demo"
 
@@ -47,7 +47,7 @@ class Command(BaseCommand):
         _migrate()
         with faults_as_exit_codes():
             experiment = _plan()
-            with services(model=True, web=True) as running:
+            with services(model=True, web=Web()) as running:
                 invite(name=USER, web_url=running.web_url, say=self.stdout.write)
                 self._run(experiment)
                 report = report_of(experiment)
