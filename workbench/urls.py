@@ -2,7 +2,7 @@
 
 from django.urls import include, path
 
-from workbench.views import home, house, jobs, signing_in
+from workbench.views import home, house, jobs, notices, signing_in
 
 urlpatterns = [
     path("", home.home, name="home"),
@@ -14,6 +14,12 @@ urlpatterns = [
     path("health/", house.health, name="health"),
     path("jobs/<uuid:uid>/", jobs.job, name="job"),
     path("jobs/<uuid:uid>/progress/", jobs.progress, name="job-progress"),
+    path("notices/", notices.notices, name="notices"),
+    path("notices/read/", notices.read, name="notices-read"),
+    path("notices/mail/", notices.mail, name="notices-mail"),
+    path("notices/webhooks/", notices.webhooks, name="webhooks"),
+    path("notices/webhooks/<uuid:uid>/remove/", notices.webhook_remove, name="webhook-remove"),
+    path("notices/webhooks/<uuid:uid>/test/", notices.webhook_test, name="webhook-test"),
     path("", include("skills.urls")),
     path("", include("runs.urls")),
     path("api/v1/", include("workbench.api.urls")),

@@ -33,7 +33,7 @@ class NoticeKind(StrEnum):
 
 
 # How a kind is written for people.
-SAID = {
+SAID: dict[str, str] = {
     NoticeKind.EXPERIMENT_PAUSED: "Paused",
     NoticeKind.EXPERIMENT_FINISHED: "Finished",
     NoticeKind.EXPERIMENT_FAILED: "Failed",

@@ -7,8 +7,6 @@ import unicodedata
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from django.conf import settings
-from django.core.mail import EmailMessage
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
@@ -16,6 +14,7 @@ from workbench.kernel.dispatch import publish
 from workbench.kernel.pages import utc
 from workbench.kernel.public import public_url
 from workbench.kernel.roles import UNBLINDED
+from workbench.mail import Letter, mail_is_on, send
 from workbench.models import Notice, NoticeReader
 from workbench.notices import MAIL_TASK, QUEUE, news_for_mail
 
@@ -25,11 +24,6 @@ AT_MOST_EVERY = timedelta(hours=1)
 # A mail that could not be sent, or whose worker died, is tried again after this long.
 TRIED_AGAIN_AFTER = timedelta(minutes=5)
 LISTED_AT_MOST = 50
-
-
-def mail_is_on() -> bool:
-    """Return whether the operator has set up where mails are handed in."""
-    return bool(settings.SMTP_URL)
 
 
 def sweep_digests(*, now: datetime) -> None:
@@ -60,10 +54,9 @@ def mail_digest(*, reader: int) -> bool:
     if newest is None:  # read meanwhile, or this message came twice
         return False
     news = news_for_mail(found).filter(pk__lte=newest)
-    try:
-        _message(found.user.email, news[:LISTED_AT_MOST], news.count()).send()
-    except Exception as error:  # whatever a mail server or address can do wrong
-        logger.warning("the mail to user %s can't be handed in: %s", found.user_id, error)
+    [problem] = send([_letter(found.user.email, news[:LISTED_AT_MOST], news.count())])
+    if problem:
+        logger.warning("the digest of user %s waits: %s", found.user_id, problem)
         return False
     NoticeReader.objects.filter(pk=reader).update(
         mailed_up_to=newest, mail_due_at=timezone.now() + AT_MOST_EVERY
@@ -86,21 +79,26 @@ def _due(now: datetime) -> Q:
     return Q(mail_due_at=None) | Q(mail_due_at__lte=now)
 
 
-def _message(address: str, news: Iterable[Notice], count: int) -> EmailMessage:
+def _letter(address: str, news: Iterable[Notice], count: int) -> Letter:
     """Return the digest: plain text, whose headers hold nothing of what the notices say."""
     blocks = [
-        f"{utc(notice.at)}  {_plain(notice.subject)}\n{_plain(notice.text)}\n{public_url(notice.path)}"
+        "\n".join(
+            (
+                f"{utc(notice.at)}  {_plain(notice.subject)}",
+                _plain(notice.text),
+                public_url(notice.path),
+            )
+        )
         for notice in news
     ]
     if more := count - len(blocks):
         blocks.append(f"And {more} more: {public_url('/notices/')}")
     blocks.append(f"You asked for these mails. Switch them off: {public_url('/notices/')}")
     said = "1 notice" if count == 1 else f"{count} notices"
-    return EmailMessage(
+    return Letter(
+        to=address,
         subject=f"Skill Audit Workbench: {said}",
-        body="\n\n".join(blocks) + "\n",
-        from_email=settings.MAIL_FROM,
-        to=[address],
+        text="\n\n".join(blocks) + "\n",
     )
 
 

@@ -62,6 +62,7 @@ MAX_TRIES = len(WAITS) + 1
 # A delivery that nobody took up is sent again by the sweep after this long.
 LOST_AFTER = timedelta(seconds=30)
 SWEPT_AT_ONCE = 100
+SHOWN_AT_MOST = 10
 HEADER_SIGNATURE = "Workbench-Signature"
 HEADER_ID = "Workbench-Delivery"
 OFF = (
@@ -178,6 +179,12 @@ def webhook_by_uid(uid: UUID) -> Webhook:
     if found is None:
         raise WebhookMissing(f"there is no webhook {uid}")
     return found
+
+
+def latest_deliveries(webhook: Webhook) -> Any:
+    """Return the last deliveries to a webhook, newest first, with their notices."""
+    deliveries = Delivery.objects.filter(webhook=webhook).select_related("notice")
+    return deliveries.order_by("-pk")[:SHOWN_AT_MOST]
 
 
 def add_webhook(*, url: str, kinds: Sequence[NoticeKind], actor: Any, at: datetime) -> Webhook:

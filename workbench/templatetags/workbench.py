@@ -16,6 +16,7 @@ from pygments.lexers import PythonLexer
 
 from workbench.glossary import MEANINGS
 from workbench.kernel.roles import is_unblinded, role_of
+from workbench.notices import COUNTED_AT_MOST, unread_count
 
 register = Library()
 
@@ -45,13 +46,19 @@ class NavItem:
 
 @dataclass(frozen=True)
 class Chrome:
-    """The frame around a page; all empty where nothing is known of the request."""
+    """The frame around a page; all empty where nothing is known of the request.
+
+    ``notices_url`` and ``unread`` are for leads and admins; raters see nothing of notices.
+    """
 
     user_name: str = ""
     role: str = ""
     theme: str = "auto"
     here: str = "/"
     nav: tuple[NavItem, ...] = ()
+    notices_url: str = ""
+    at_notices: bool = False
+    unread: str = ""
 
 
 @register.simple_tag(takes_context=True)
@@ -66,8 +73,22 @@ def chrome(context: Context) -> Chrome:
     if user is None or not user.is_authenticated:
         return Chrome(**frame)
     role = role_of(user)
+    news: dict[str, Any] = {}
+    if is_unblinded(user):
+        url = reverse("notices")
+        unread = unread_count(user)
+        many = unread > COUNTED_AT_MOST
+        news = {
+            "notices_url": url,
+            "at_notices": request.path.startswith(url),
+            "unread": f"{COUNTED_AT_MOST}+" if many else str(unread or ""),
+        }
     return Chrome(
-        **frame, user_name=user.get_username(), role=role or "no role", nav=_nav(request, user)
+        **frame,
+        **news,
+        user_name=user.get_username(),
+        role=role or "no role",
+        nav=_nav(request, user),
     )
 
 
