@@ -23,7 +23,7 @@ class Letter:
 
 def mail_is_on() -> bool:
     """Return whether mail can be sent at all."""
-    return bool(settings.MAIL_FROM)
+    return bool(settings.SMTP_URL)
 
 
 def send(letters: Sequence[Letter]) -> tuple[str, ...]:

@@ -81,7 +81,7 @@ def check_links_from(*, address: str, at: datetime) -> None:
         HeldBack: in the last 5 minutes 50 guesses from it were wrong, links and passwords
             together.
     """
-    wait = _wait(at=at, limit=LIMIT_OF_ADDRESS, but=None, address=address)
+    wait = _wait(at=at, limit=LIMIT_OF_ADDRESS, but=0, address=address)
     if wait:
         logger.warning("a one-time link was held back: address %s", address)
         raise HeldBack(wait)
@@ -103,7 +103,7 @@ def name_hash(name: str) -> str:
     return salted_hmac(__name__, name.lower(), algorithm="sha256").hexdigest()
 
 
-def _wait(*, at: datetime, limit: int, but: int | None, **who: str) -> int:
+def _wait(*, at: datetime, limit: int, but: int, **who: str) -> int:
     """Return after how many seconds fewer than ``limit`` failures are left in the window."""
     newest_first = (
         SignInFailure.objects.filter(**who, at__gt=at - WINDOW).exclude(pk=but).order_by("-at")

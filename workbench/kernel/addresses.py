@@ -1,4 +1,4 @@
-"""Where a request comes from, and where the pages are for the reader of a link."""
+"""Where a request comes from."""
 
 from __future__ import annotations
 
