@@ -89,7 +89,9 @@ class LibraryEntry(EvidenceModel):
     """One skill version in a library."""
 
     library = models.ForeignKey(Library, on_delete=models.PROTECT, related_name="entries")
-    skill_version = models.ForeignKey(SkillVersion, on_delete=models.PROTECT, related_name="+")
+    skill_version = models.ForeignKey(
+        SkillVersion, on_delete=models.PROTECT, related_name="entries"
+    )
 
     class Meta:
         constraints = [

@@ -1,13 +1,12 @@
-"""Reading a directory of skills into immutable versions and a frozen library."""
+"""Storing what folders or archives of skills hold as immutable versions and a frozen library."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from django.db import transaction
-from django.db.models import Max
 
 from skills.domain.skillfile import LoadedLibrary, ParsedSkill, load_library
 from skills.models import Library, Skill, SkillVersion
@@ -15,7 +14,7 @@ from skills.services.libraries import freeze_library
 
 
 class NothingToImport(Exception):
-    """The directories hold no skill that can be used."""
+    """There is no skill that can be used."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class Imported:
     Attributes:
         created: slugs that got a new version.
         unchanged: slugs whose text was stored already.
-        loaded: everything the directories held, with what was recovered and left out.
+        loaded: everything that was read, with what was recovered and left out.
     """
 
     library: Library
@@ -43,16 +42,13 @@ def import_skills(*, loaded: LoadedLibrary, library_slug: str) -> Imported:
     """
     if not loaded.clean:
         raise NothingToImport(f"no usable SKILL.md was found below {', '.join(loaded.roots)}")
-    created: list[str] = []
-    unchanged: list[str] = []
-    versions: list[SkillVersion] = []
     with transaction.atomic():
-        for parsed in loaded.clean:
-            version, new = _store(parsed)
-            versions.append(version)
-            (created if new else unchanged).append(parsed.slug)
+        versions, created = _stored(loaded.clean)
         library = freeze_library(slug=library_slug, versions=versions)
-    return Imported(library, tuple(created), tuple(unchanged), loaded)
+    unchanged = tuple(p.slug for p in loaded.clean if p.slug not in created)
+    return Imported(
+        library, tuple(p.slug for p in loaded.clean if p.slug in created), unchanged, loaded
+    )
 
 
 def read_directories(paths: Sequence[Path]) -> LoadedLibrary:
@@ -67,15 +63,62 @@ def read_directories(paths: Sequence[Path]) -> LoadedLibrary:
     return load_library(paths)
 
 
-def _store(parsed: ParsedSkill) -> tuple[SkillVersion, bool]:
-    skill, _ = Skill.objects.get_or_create(slug=parsed.slug)
-    stored = SkillVersion.objects.filter(skill=skill, sha256=parsed.sha256).first()
-    if stored:
-        return stored, False
-    last = SkillVersion.objects.filter(skill=skill).aggregate(n=Max("number"))["n"] or 0
-    version = SkillVersion.objects.create(
+# Names and rows go to the database this many at a time, however many there are.
+_BATCH = 400
+
+
+def _stored(skills: Sequence[ParsedSkill]) -> tuple[list[SkillVersion], set[str]]:
+    """Return each skill's version, stored once, and the slugs of those that are new."""
+    versions: list[SkillVersion] = []
+    created: set[str] = set()
+    for batch in _batches(sorted(skills, key=lambda parsed: parsed.slug)):
+        found = _skills({parsed.slug for parsed in batch})
+        known, last = _versions(found)
+        new = [
+            _version(parsed, found[parsed.slug], last.get(found[parsed.slug].pk, 0) + 1)
+            for parsed in batch
+            if (found[parsed.slug].pk, parsed.sha256) not in known
+        ]
+        created |= {version.skill.slug for version in new}
+        stored = {version.skill_id: version for version in SkillVersion.objects.bulk_create(new)}
+        versions += [
+            stored.get(skill.pk) or known[skill.pk, parsed.sha256]
+            for parsed in batch
+            for skill in [found[parsed.slug]]
+        ]
+    return versions, created
+
+
+def _batches(skills: Sequence[ParsedSkill]) -> Iterator[Sequence[ParsedSkill]]:
+    for start in range(0, len(skills), _BATCH):
+        yield skills[start : start + _BATCH]
+
+
+def _skills(slugs: set[str]) -> dict[str, Skill]:
+    """Return the skills of ``slugs``, made where they are missing, locked until the end."""
+    Skill.objects.bulk_create((Skill(slug=slug) for slug in sorted(slugs)), ignore_conflicts=True)
+    locked = Skill.objects.select_for_update().filter(slug__in=slugs).order_by("slug")
+    return {skill.slug: skill for skill in locked}
+
+
+def _versions(
+    skills: Mapping[str, Skill],
+) -> tuple[dict[tuple[int, str], SkillVersion], dict[int, int]]:
+    """Return the stored versions by skill and content, and each skill's last number."""
+    by_pk = {skill.pk: skill for skill in skills.values()}
+    known: dict[tuple[int, str], SkillVersion] = {}
+    last: dict[int, int] = {}
+    for version in SkillVersion.objects.filter(skill__in=by_pk).only("skill", "number", "sha256"):
+        version.skill = by_pk[version.skill_id]
+        known[version.skill_id, version.sha256] = version
+        last[version.skill_id] = max(last.get(version.skill_id, 0), version.number)
+    return known, last
+
+
+def _version(parsed: ParsedSkill, skill: Skill, number: int) -> SkillVersion:
+    return SkillVersion(
         skill=skill,
-        number=last + 1,
+        number=number,
         name=parsed.name,
         description=parsed.description,
         type=parsed.type,
@@ -84,4 +127,3 @@ def _store(parsed: ParsedSkill) -> tuple[SkillVersion, bool]:
         companions=list(parsed.companions),
         problems=[f"line {p.line}: {p.message}" for p in parsed.problems],
     )
-    return version, True

@@ -37,7 +37,8 @@ def freeze_library(*, slug: str, versions: Iterable[SkillVersion]) -> Library:
         last = Library.objects.filter(slug=slug).aggregate(n=Max("number"))["n"] or 0
         library = Library.objects.create(slug=slug, number=last + 1, sha256=digest)
         LibraryEntry.objects.bulk_create(
-            LibraryEntry(library=library, skill_version=version) for version in versions
+            (LibraryEntry(library=library, skill_version=version) for version in versions),
+            batch_size=400,
         )
     return library
 
