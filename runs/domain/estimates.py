@@ -60,6 +60,7 @@ class IntervalMethod(StrEnum):
     TANGO_TASK_MEAN = "tango_task_mean"
     MULTINOMIAL_PERCENTILE = "multinomial_percentile"
     EIGHT_CELL_PERCENTILE = "eight_cell_percentile"
+    TASK_BOOTSTRAP = "task_bootstrap"
 
 
 INTERVAL_METHODS: Mapping[IntervalMethod, str] = MappingProxyType(
@@ -69,6 +70,7 @@ INTERVAL_METHODS: Mapping[IntervalMethod, str] = MappingProxyType(
         IntervalMethod.TANGO_TASK_MEAN: "Tango, task mean",
         IntervalMethod.MULTINOMIAL_PERCENTILE: "percentile (paper)",
         IntervalMethod.EIGHT_CELL_PERCENTILE: "percentile",
+        IntervalMethod.TASK_BOOTSTRAP: "task bootstrap",
     }
 )
 

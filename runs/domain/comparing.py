@@ -1,0 +1,935 @@
+"""Two cells over the tasks they share: is B, with the edited skills, better than A before it?
+
+A is the old side, B the new one. What is compared is the library; everything else of the protocol
+must be equal, or be named as allowed to differ. Definitions: docs/statistics.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from runs.domain import effects
+from runs.domain.effects import CellCounts, Counts, Transition
+from runs.domain.estimates import REASONS, Estimate, Interval, IntervalMethod, Undefined
+from runs.domain.intervals import (
+    MOST_DROPPED,
+    RESAMPLES,
+    SEED,
+    PMethod,
+    holm,
+    mcnemar_exact,
+    sign_flip,
+)
+from runs.domain.report import (
+    ALPHA,
+    FEWEST_DISCORDANT,
+    Failure,
+    FailurePolicy,
+    PairRecord,
+    transition_of,
+)
+
+# Patterns times resamples that are held at once: 32 MB.
+_AT_ONCE = 4_000_000
+
+
+class Factor(StrEnum):
+    """What a protocol is made of; the library is what is compared and isn't one of them."""
+
+    DESIGN = "design"
+    MODEL = "model"
+    ENDPOINT = "endpoint"
+    DIALECT = "dialect"
+    PROMPT = "prompt"
+    DECODING = "decoding"
+    STRATEGY = "strategy"
+    CONTROL = "control"
+    K = "k"
+    TYPES = "types"
+    RETRIEVER = "retriever"
+    TOKENISER = "tokeniser"
+    MAX_SEARCHES = "max_searches"
+    SUITE = "suite"
+    FAILURE_POLICY = "failure_policy"
+    PRESET = "preset"
+
+
+class Side(StrEnum):
+    """The two sides: A is the old one, B the new one."""
+
+    A = "A"
+    B = "B"
+
+
+class ProtocolDiffers(Exception):
+    """The two cells differ in more than the library; ``differences`` names every factor."""
+
+    def __init__(self, differences: Sequence[Difference]) -> None:
+        self.differences = tuple(differences)
+        super().__init__(
+            "A and B differ in more than their skills: "
+            + "; ".join(one.text for one in differences)
+            + ". What comes out could be due to either. Compare runs that are alike, or say that "
+            "a factor may differ with " + " ".join(f"--allow {one.factor}" for one in differences)
+        )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One factor that differs, with its value on each side in words."""
+
+    factor: str
+    old: str
+    new: str
+
+    @property
+    def text(self) -> str:
+        return f"{self.factor.replace('_', ' ')} ({self.old} / {self.new})"
+
+
+@dataclass(frozen=True)
+class CellAbout:
+    """What is known of a cell before its pairs are read.
+
+    Attributes:
+        library: slug and number as ``coding@2``, or None without one.
+        partition: which tasks were chosen, in words.
+        protocol: the value of each ``Factor``, plain JSON values.
+    """
+
+    experiment: str
+    sha12: str
+    library: str | None
+    partition: str
+    protocol: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.experiment}, cell {self.sha12}"
+
+
+@dataclass(frozen=True)
+class Match:
+    """A cell of A and the cell of B it is compared with; ``differences`` were allowed."""
+
+    old: CellAbout
+    new: CellAbout
+    differences: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A cell that is compared with none, and why."""
+
+    side: Side
+    cell: CellAbout
+    reason: str
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Which cells of A and B belong together."""
+
+    matched: tuple[Match, ...]
+    unmatched: tuple[Unmatched, ...]
+
+
+def differences_of(*, old: CellAbout, new: CellAbout) -> tuple[Difference, ...]:
+    """Return every factor in which the protocols of two cells differ."""
+    return tuple(
+        Difference(
+            factor.value, _spoken(old.protocol.get(factor)), _spoken(new.protocol.get(factor))
+        )
+        for factor in Factor
+        if old.protocol.get(factor) != new.protocol.get(factor)
+    )
+
+
+def match_pair(*, old: CellAbout, new: CellAbout, allowed: Iterable[str] = ()) -> Match:
+    """Return the match of two cells that were named.
+
+    Raises:
+        ProtocolDiffers: in a factor that isn't allowed to differ.
+    """
+    found = differences_of(old=old, new=new)
+    refused = [one for one in found if one.factor not in set(allowed)]
+    if refused:
+        raise ProtocolDiffers(refused)
+    return Match(old, new, found)
+
+
+def match_cells(
+    *, old: Sequence[CellAbout], new: Sequence[CellAbout], allowed: Iterable[str] = ()
+) -> Matching:
+    """Return which cells are compared: those of equal protocol, where that leaves one each.
+
+    Several cells of one protocol are told apart by their partition, then by the library's slug.
+
+    Raises:
+        ProtocolDiffers: there is one cell on each side, and they differ.
+    """
+    may_differ = frozenset(allowed)
+    if len(old) == len(new) == 1:
+        return Matching((match_pair(old=old[0], new=new[0], allowed=may_differ),), ())
+    matched: list[Match] = []
+    left: dict[Side, list[CellAbout]] = {Side.A: list(old), Side.B: list(new)}
+    for finer in range(3):
+
+        def key(cell: CellAbout, finer: int = finer) -> tuple[str, ...]:
+            slug = (cell.library or "").partition("@")[0]
+            return (_fixed(cell, may_differ), *(cell.partition, slug)[:finer])
+
+        groups = {side: _grouped(cells, key) for side, cells in left.items()}
+        for name, here in groups[Side.A].items():
+            there = groups[Side.B].get(name, [])
+            if len(here) == len(there) == 1:
+                match = Match(here[0], there[0], differences_of(old=here[0], new=there[0]))
+                matched.append(match)
+                left[Side.A].remove(here[0])
+                left[Side.B].remove(there[0])
+    others = {Side.A: tuple(new), Side.B: tuple(old)}
+    unmatched = tuple(
+        Unmatched(side, cell, _why_unmatched(cell, side, others[side], may_differ))
+        for side, cells in left.items()
+        for cell in cells
+    )
+    return Matching(tuple(matched), unmatched)
+
+
+def _fixed(cell: CellAbout, may_differ: frozenset[str]) -> str:
+    return repr([cell.protocol.get(factor) for factor in Factor if factor not in may_differ])
+
+
+def _grouped(cells: Iterable[CellAbout], key: Any) -> dict[tuple[str, ...], list[CellAbout]]:
+    groups: dict[tuple[str, ...], list[CellAbout]] = defaultdict(list)
+    for cell in cells:
+        groups[key(cell)].append(cell)
+    return groups
+
+
+def _why_unmatched(
+    cell: CellAbout, side: Side, others: Sequence[CellAbout], may_differ: frozenset[str]
+) -> str:
+    other = Side.B if side is Side.A else Side.A
+    alike = [one for one in others if _fixed(one, may_differ) == _fixed(cell, may_differ)]
+    if alike:
+        return (
+            f"several cells have its protocol, so it isn't clear which of {other}'s it belongs to: "
+            "name both cells"
+        )
+
+    def factors(one: CellAbout) -> list[Difference]:
+        pair = (cell, one) if side is Side.A else (one, cell)
+        found = differences_of(old=pair[0], new=pair[1])
+        return [each for each in found if each.factor not in may_differ]
+
+    nearest = min((factors(one) for one in others), key=len)
+    texts = "; ".join(each.text for each in nearest)
+    return f"no cell of {other} has its protocol; the nearest differs in {texts} (A / B)"
+
+
+# --- what is compared ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskPair:
+    """One pair of a cell, with what tells its task and its runs from others.
+
+    Attributes:
+        task_sha256: of the task's content; a changed task is another task.
+        versions: the version of each skill that was returned to the SE run, by slug.
+        sd_run: names the SD run; two pairs may share one.
+    """
+
+    task_sha256: str
+    record: PairRecord
+    versions: Mapping[str, str] = field(default_factory=dict)
+    sd_run: str = ""
+
+    @property
+    def unit(self) -> tuple[str, int]:
+        return self.task_sha256, self.record.replicate
+
+
+class SetChange(StrEnum):
+    """What became of the skills that the search returned for a shared pair."""
+
+    SAME = "same"
+    CHANGED = "changed"
+    ONLY_A = "only_a"
+    ONLY_B = "only_b"
+    NEITHER = "neither"
+    UNKNOWN = "unknown"
+
+
+SET_CHANGES: Mapping[SetChange, str] = MappingProxyType(
+    {
+        SetChange.SAME: "the same skills and texts in both",
+        SetChange.CHANGED: "other skills, or another text of the same",
+        SetChange.ONLY_A: "returned in A only",
+        SetChange.ONLY_B: "returned in B only",
+        SetChange.NEITHER: "none in either",
+        SetChange.UNKNOWN: "not known",
+    }
+)
+
+
+@dataclass(frozen=True)
+class SharedPair:
+    """A pair of A and the pair of B of the same task and replicate, by its SE results.
+
+    Attributes:
+        old_pair, new_pair: uids.
+        added, removed: slugs returned in B only and in A only.
+        edited: slugs returned in both with another text.
+    """
+
+    task: str
+    replicate: int
+    old_pair: str
+    new_pair: str
+    change: SetChange
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    edited: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SetRow:
+    """Shared pairs with both SE results by what became of the returned skills."""
+
+    change: SetChange
+    pairs: int
+    won: int
+    lost: int
+
+
+class NoInterval(StrEnum):
+    """Why a difference of RAE has no interval."""
+
+    UNDEFINED = "undefined"
+    ONE_TASK = "one_task"
+    NO_FLIPS = "no_flips"
+    NO_VARIATION = "no_variation"
+    RESAMPLES_DROPPED = "resamples_dropped"
+
+
+NO_INTERVAL: Mapping[NoInterval, str] = MappingProxyType(
+    {
+        NoInterval.UNDEFINED: "the difference itself has no value",
+        NoInterval.ONE_TASK: "all pairs are of one task, so there is nothing to resample",
+        NoInterval.NO_FLIPS: (
+            "no pair was won or lost against its run without skills, on either side: resampling "
+            "can't tell how far from 0 the difference may be"
+        ),
+        NoInterval.NO_VARIATION: "every task came out alike, so resampling tasks changes nothing",
+        NoInterval.RESAMPLES_DROPPED: (
+            "in more than 1% of the resamples no skill was returned on one side"
+        ),
+    }
+)
+
+
+@dataclass(frozen=True)
+class RaeChange:
+    """RAE of both sides over shared pairs, and RAE of B minus RAE of A, in points.
+
+    Attributes:
+        n_old, n_new: retrieved pairs that each RAE is taken over; n_tasks: their tasks.
+        reason: why the difference has no value.
+        no_interval: why it has no interval.
+        dropped: resamples left out because a side had no retrieved pair.
+    """
+
+    n_old: int
+    n_new: int
+    n_tasks: int
+    old: Estimate
+    new: Estimate
+    difference: float | None
+    reason: str | None
+    interval: Interval | None
+    no_interval: NoInterval | None
+    dropped: int = 0
+
+
+@dataclass(frozen=True)
+class SdRuns:
+    """The SD runs of the compared pairs: shared by both sides, or made for each.
+
+    ``differing`` of the ``separate`` ones came out differently in A and B: noise alone.
+    """
+
+    shared: int
+    separate: int
+    differing: int
+
+
+@dataclass(frozen=True)
+class CellComparison:
+    """Everything that is said of one cell of A and its counterpart in B.
+
+    Attributes:
+        complete: no shared pair is pending; until then there are counts and no figures.
+        n_shared: pairs of the same task content and replicate in both.
+        n_compared: those with an SE result in both.
+        n_pending: those of which a run isn't finished.
+        n_tasks: tasks of the compared ones.
+        changed_tasks: keys whose content differs between A and B; their pairs are left out.
+        only_old, only_new: what only one side ran.
+        own: RAE of each side on the pairs where that side got a skill.
+        both: the same on pairs where both did.
+        p: of the change of the SE results; ``p_adjusted`` after Holm over all compared cells.
+    """
+
+    match: Match
+    complete: bool
+    n_shared: int
+    n_compared: int
+    n_pending: int
+    n_tasks: int
+    changed_tasks: tuple[str, ...]
+    only_old: tuple[str, ...]
+    only_new: tuple[str, ...]
+    won: tuple[SharedPair, ...]
+    lost: tuple[SharedPair, ...]
+    both_pass: tuple[SharedPair, ...]
+    both_fail: tuple[SharedPair, ...]
+    sets: tuple[SetRow, ...]
+    own: RaeChange
+    both: RaeChange
+    sd: SdRuns
+    p: float | None
+    p_method: PMethod | None
+    p_adjusted: float | None = None
+    n_family: int = 1
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a task has several pairs."""
+        return self.n_tasks < self.n_compared
+
+    @property
+    def changed(self) -> tuple[SharedPair, ...]:
+        """The compared pairs whose returned skills aren't the same, by task."""
+        everything = (*self.won, *self.lost, *self.both_pass, *self.both_fail)
+        shown = (SetChange.CHANGED, SetChange.ONLY_A, SetChange.ONLY_B)
+        found = [pair for pair in everything if pair.change in shown]
+        return tuple(sorted(found, key=lambda pair: (pair.task, pair.replicate)))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A and B: each compared cell, and those that are compared with none."""
+
+    old: str
+    new: str
+    allowed: tuple[str, ...]
+    cells: tuple[CellComparison, ...]
+    unmatched: tuple[Unmatched, ...]
+
+
+def compare(
+    *,
+    old: str,
+    new: str,
+    matching: Matching,
+    pairs: Mapping[tuple[str, str], Sequence[TaskPair]],
+    allowed: Iterable[str] = (),
+) -> Comparison:
+    """Return the comparison of all matched cells of two experiments.
+
+    Args:
+        old, new: the experiments' names.
+        pairs: of each matched cell, by its experiment and sha12.
+    """
+    cells = [
+        compare_cells(
+            match=match,
+            old=pairs[match.old.experiment, match.old.sha12],
+            new=pairs[match.new.experiment, match.new.sha12],
+        )
+        for match in matching.matched
+    ]
+    # A cell without a p keeps its place in the family: which are planned was fixed before.
+    adjusted = holm(p_values=[1.0 if cell.p is None else cell.p for cell in cells])
+    return Comparison(
+        old=old,
+        new=new,
+        allowed=tuple(allowed),
+        cells=tuple(
+            replace(cell, p_adjusted=None if cell.p is None else p, n_family=len(cells))
+            for cell, p in zip(cells, adjusted, strict=True)
+        ),
+        unmatched=matching.unmatched,
+    )
+
+
+def compare_cells(
+    *, match: Match, old: Sequence[TaskPair], new: Sequence[TaskPair]
+) -> CellComparison:
+    """Return the comparison of one cell of A with one of B, whatever the order of their pairs.
+
+    Raises:
+        ValueError: a side has two pairs of one task content and replicate.
+    """
+    before, after = _by_unit(old), _by_unit(new)
+    changed = _keys(old) & _keys(new) - {
+        pair.record.task for unit, pair in before.items() if unit in after
+    }
+    units = sorted(before.keys() & after.keys(), key=lambda u: (before[u].record.task, u))
+    policies = (_policy(match.old), _policy(match.new))
+    shared = [_Shared.of(before[unit], after[unit], policies) for unit in units]
+    compared = [one for one in shared if one.compared]
+    pending = [one for one in shared if one.pending]
+    complete = not pending
+    lists = {
+        (was, now): tuple(one.listed for one in compared if (one.se_old, one.se_new) == (was, now))
+        for was in (True, False)
+        for now in (True, False)
+    }
+    p, method = _test(compared) if complete else (None, None)
+    return CellComparison(
+        match=match,
+        complete=complete,
+        n_shared=len(shared),
+        n_compared=len(compared),
+        n_pending=len(pending),
+        n_tasks=len({one.task_sha256 for one in compared}),
+        changed_tasks=tuple(sorted(changed)),
+        only_old=_one_sided(before, after, changed),
+        only_new=_one_sided(after, before, changed),
+        won=lists[False, True],
+        lost=lists[True, False],
+        both_pass=lists[True, True],
+        both_fail=lists[False, False],
+        sets=_set_rows(compared),
+        own=_rae_change(shared, complete=complete, both=False),
+        both=_rae_change(shared, complete=complete, both=True),
+        sd=_sd_runs(shared),
+        p=p,
+        p_method=method,
+    )
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """A shared pair as it is counted."""
+
+    task_sha256: str
+    listed: SharedPair
+    se_old: bool | None
+    se_new: bool | None
+    old: Transition | None
+    new: Transition | None
+    retrieved_old: bool | None
+    retrieved_new: bool | None
+    same_sd: bool
+    pending: bool
+
+    @classmethod
+    def of(
+        cls, old: TaskPair, new: TaskPair, policies: tuple[FailurePolicy, FailurePolicy]
+    ) -> _Shared:
+        return cls(
+            task_sha256=old.task_sha256,
+            listed=_listed(old, new),
+            se_old=_se(old.record, policies[0]),
+            se_new=_se(new.record, policies[1]),
+            old=transition_of(old.record, policies[0]),
+            new=transition_of(new.record, policies[1]),
+            retrieved_old=old.record.retrieved,
+            retrieved_new=new.record.retrieved,
+            same_sd=bool(old.sd_run) and old.sd_run == new.sd_run,
+            pending=old.record.pending or new.record.pending,
+        )
+
+    @property
+    def compared(self) -> bool:
+        """Whether both SE runs have a result."""
+        return self.se_old is not None and self.se_new is not None
+
+
+def _se(record: PairRecord, policy: FailurePolicy) -> bool | None:
+    """Return whether the SE run passed, under the failure policy."""
+    if record.se is None and policy is FailurePolicy.INCORRECT:
+        return False if record.se_failure == Failure.CALL else None
+    return record.se
+
+
+def _listed(old: TaskPair, new: TaskPair) -> SharedPair:
+    before, after = old.versions, new.versions
+    edited = sorted(slug for slug in before.keys() & after.keys() if before[slug] != after[slug])
+    added, removed = sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys())
+    states = (old.record.retrieved, new.record.retrieved)
+    if None in states:
+        change = SetChange.UNKNOWN
+    elif states == (True, True):
+        change = SetChange.CHANGED if added or removed or edited else SetChange.SAME
+    else:
+        change = {
+            (True, False): SetChange.ONLY_A,
+            (False, True): SetChange.ONLY_B,
+        }.get((bool(states[0]), bool(states[1])), SetChange.NEITHER)
+    return SharedPair(
+        task=old.record.task,
+        replicate=old.record.replicate,
+        old_pair=old.record.pair,
+        new_pair=new.record.pair,
+        change=change,
+        added=tuple(added),
+        removed=tuple(removed),
+        edited=tuple(edited),
+    )
+
+
+def _by_unit(pairs: Iterable[TaskPair]) -> dict[tuple[str, int], TaskPair]:
+    found: dict[tuple[str, int], TaskPair] = {}
+    for pair in pairs:
+        if pair.unit in found:
+            raise ValueError(f"two pairs of {pair.record.task}, replicate {pair.record.replicate}")
+        found[pair.unit] = pair
+    return found
+
+
+def _keys(pairs: Iterable[TaskPair]) -> set[str]:
+    return {pair.record.task for pair in pairs}
+
+
+def _policy(cell: CellAbout) -> FailurePolicy:
+    return FailurePolicy(cell.protocol.get(Factor.FAILURE_POLICY) or FailurePolicy.CENSOR)
+
+
+def _one_sided(
+    here: Mapping[tuple[str, int], TaskPair],
+    there: Mapping[tuple[str, int], TaskPair],
+    changed: set[str],
+) -> tuple[str, ...]:
+    """Return the tasks that the other side doesn't have, or single replicates of them."""
+    tasks = {task for task, _ in there}
+    names = set()
+    for (task, replicate), pair in here.items():
+        if (task, replicate) in there or pair.record.task in changed:
+            continue
+        whole = task not in tasks
+        names.add(pair.record.task if whole else f"{pair.record.task}, replicate {replicate}")
+    return tuple(sorted(names))
+
+
+# --- the change of the SE results ------------------------------------------------------------
+
+
+def _test(compared: Sequence[_Shared]) -> tuple[float | None, PMethod | None]:
+    if not compared:
+        return None, None
+    by_task: dict[str, list[int]] = defaultdict(list)
+    for one in compared:
+        by_task[one.task_sha256].append(int(bool(one.se_new)) - int(bool(one.se_old)))
+    if all(len(changes) == 1 for changes in by_task.values()):
+        changes = [change for (change,) in by_task.values()]
+        return mcnemar_exact(b=changes.count(1), c=changes.count(-1)), PMethod.MCNEMAR_EXACT
+    # Pairs of one task aren't independent: the test is over tasks.
+    return sign_flip(differences=[sum(each) for each in by_task.values()]), PMethod.SIGN_FLIP_EXACT
+
+
+def _set_rows(compared: Sequence[_Shared]) -> tuple[SetRow, ...]:
+    rows = []
+    for change in SetChange:
+        those = [one for one in compared if one.listed.change is change]
+        if those:
+            won = sum(one.se_new is True and one.se_old is False for one in those)
+            lost = sum(one.se_new is False and one.se_old is True for one in those)
+            rows.append(SetRow(change, len(those), won, lost))
+    return tuple(rows)
+
+
+def _sd_runs(shared: Sequence[_Shared]) -> SdRuns:
+    settled = [one for one in shared if one.old is not None and one.new is not None]
+    separate = [one for one in settled if not one.same_sd]
+    differing = sum(_sd(one.old) != _sd(one.new) for one in separate)
+    return SdRuns(len(settled) - len(separate), len(separate), differing)
+
+
+def _sd(transition: Transition | None) -> bool:
+    return transition in (Transition.BOTH_PASS, Transition.HARMFUL)
+
+
+# --- the change of RAE -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, order=True)
+class TaskNet:
+    """What one task brings to both RAEs: won minus lost, and retrieved pairs, of A and of B."""
+
+    old_net: int
+    old_pairs: int
+    new_net: int
+    new_pairs: int
+
+    @property
+    def swapped(self) -> TaskNet:
+        return TaskNet(self.new_net, self.new_pairs, self.old_net, self.old_pairs)
+
+
+def _rae_change(shared: Sequence[_Shared], *, complete: bool, both: bool) -> RaeChange:
+    """Return the change of RAE over pairs with both results on both sides."""
+    settled = [one for one in shared if one.old is not None and one.new is not None]
+    if both:
+        settled = [one for one in settled if one.retrieved_old and one.retrieved_new]
+    tasks: dict[str, list[_Shared]] = defaultdict(list)
+    for one in settled:
+        if one.retrieved_old or one.retrieved_new:
+            tasks[one.task_sha256].append(one)
+    nets = [_net(those) for those in tasks.values()]
+    old = _rae([(one.retrieved_old, one.old) for one in settled], complete=complete)
+    new = _rae([(one.retrieved_new, one.new) for one in settled], complete=complete)
+    n_old, n_new = sum(net.old_pairs for net in nets), sum(net.new_pairs for net in nets)
+    if old.value is None or new.value is None:
+        return RaeChange(
+            n_old, n_new, len(nets), old, new, None, _why(old, new), None, NoInterval.UNDEFINED
+        )
+    # From the counts, not from the two rounded shares: equal effects differ by exactly 0.
+    difference = (
+        sum(net.new_net for net in nets) * n_old - sum(net.old_net for net in nets) * n_new
+    ) / (n_old * n_new)
+    interval, why, dropped = rae_difference_interval(tasks=nets)
+    return RaeChange(
+        n_old=n_old,
+        n_new=n_new,
+        n_tasks=len(nets),
+        old=old,
+        new=new,
+        difference=difference * 100,
+        reason=None,
+        interval=interval.in_points() if interval else None,
+        no_interval=why,
+        dropped=dropped,
+    )
+
+
+def _net(those: Sequence[_Shared]) -> TaskNet:
+    sign = {Transition.HELPFUL: 1, Transition.HARMFUL: -1}
+    return TaskNet(
+        sum(sign.get(one.old, 0) for one in those if one.old and one.retrieved_old),
+        sum(bool(one.retrieved_old) for one in those),
+        sum(sign.get(one.new, 0) for one in those if one.new and one.retrieved_new),
+        sum(bool(one.retrieved_new) for one in those),
+    )
+
+
+def _rae(results: Sequence[tuple[bool | None, Transition | None]], *, complete: bool) -> Estimate:
+    if not complete:
+        return Estimate(None, Undefined.INCOMPLETE)
+    groups = (
+        Counts.of(found for retrieved, found in results if found and retrieved is state)
+        for state in (True, False, None)
+    )
+    return effects.rae(counts=CellCounts(*groups))
+
+
+def _why(old: Estimate, new: Estimate) -> str:
+    return "; ".join(
+        f"{side}: {REASONS[estimate.reason]}"
+        for side, estimate in ((Side.A, old), (Side.B, new))
+        if estimate.reason
+    )
+
+
+def rae_difference_interval(
+    *, tasks: Sequence[TaskNet], level: float = 0.95
+) -> tuple[Interval | None, NoInterval | None, int]:
+    """Return the interval of RAE of B minus RAE of A, or why none, and how many were dropped.
+
+    In proportions: percentiles of 20,000 resamples of whole tasks from ``default_rng(42)``; a
+    task brings all of
+    its pairs, of both sides. How often each distinct contribution is drawn is multinomial, so
+    those counts are drawn instead of the tasks: the same distribution, without its cost. Tasks
+    without a retrieved pair bring nothing to either ratio and aren't resampled. A resample in
+    which a side has no retrieved pair is dropped; above 1% there is no interval.
+    """
+    counted = [task for task in tasks if task.old_pairs or task.new_pairs]
+    if len(counted) < 2:
+        return None, NoInterval.ONE_TASK if counted else NoInterval.UNDEFINED, 0
+    if not any(task.old_net or task.new_net for task in counted):
+        return None, NoInterval.NO_FLIPS, 0
+    found = sorted(Counter(counted).items())
+    if len(found) == 1:
+        return None, NoInterval.NO_VARIATION, 0
+    # One order for a comparison and its reverse, so that swapping A and B only turns the sign.
+    reverse = sorted(Counter(task.swapped for task in counted).items())
+    turned = reverse < found
+    low, high, dropped = _resampled(reverse if turned else found, level)
+    if dropped > MOST_DROPPED * RESAMPLES:
+        return None, NoInterval.RESAMPLES_DROPPED, dropped
+    if turned:
+        low, high = -high, -low
+    return Interval(low, high, level, IntervalMethod.TASK_BOOTSTRAP), None, dropped
+
+
+def _resampled(patterns: Sequence[tuple[TaskNet, int]], level: float) -> tuple[float, float, int]:
+    """Return both percentiles of the resampled difference, and how many resamples were dropped."""
+    rows = np.array(
+        [[net.old_net, net.old_pairs, net.new_net, net.new_pairs] for net, _ in patterns]
+    )
+    times = np.array([count for _, count in patterns])
+    m = int(times.sum())
+    generator = np.random.default_rng(SEED)
+    samples = []
+    left = RESAMPLES
+    while left:
+        # The generator goes row by row, so blocks give the draws of one large call.
+        block = min(left, max(1, _AT_ONCE // len(patterns)))
+        samples.append(generator.multinomial(m, times / m, size=block) @ rows)
+        left -= block
+    old_net, old_pairs, new_net, new_pairs = np.concatenate(samples).T
+    keep = (old_pairs > 0) & (new_pairs > 0)
+    dropped = int(RESAMPLES - keep.sum())
+    if dropped == RESAMPLES:
+        return 0.0, 0.0, dropped
+    drawn = new_net[keep] / new_pairs[keep] - old_net[keep] / old_pairs[keep]
+    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high), dropped
+
+
+# --- what it says ----------------------------------------------------------------------------
+
+BETTER, WORSE, UNDECIDED = "better", "worse", ""
+
+
+def verdict(cell: CellComparison) -> str:
+    """Return ``better`` or ``worse`` where the SE results show B to be that, else an empty text.
+
+    It follows p after Holm's correction for all compared cells: at most .05.
+    """
+    net = len(cell.won) - len(cell.lost)
+    if cell.p_adjusted is None or cell.p_adjusted > ALPHA or not net:
+        return UNDECIDED
+    return BETTER if net > 0 else WORSE
+
+
+def headline(cell: CellComparison) -> str:
+    """Return one sentence that says what a compared cell shows, without a full stop."""
+    what = "B's skills" if cell.match.old.library != cell.match.new.library else "B"
+    if not cell.n_shared:
+        return "A and B share no task of the same content, so there is nothing to compare"
+    unit = "shared pairs" if cell.repeats or cell.n_compared < cell.n_shared else "shared tasks"
+    counted = f"{what} won {len(cell.won)} and lost {len(cell.lost)} of {cell.n_compared} {unit}"
+    if not cell.complete:
+        return f"{counted} so far; figures follow when the other {cell.n_pending} have ended"
+    if not cell.n_compared:
+        return "No shared pair has a result with skills on both sides"
+    said = {BETTER: "B is better", WORSE: "B is worse"}.get(
+        verdict(cell), "not enough evidence that B is better or worse"
+    )
+    return f"{counted} (p = {_p(cell.p)}); {_moved(cell.own)}; {said}"
+
+
+def _moved(change: RaeChange) -> str:
+    if change.difference is None:
+        return "RAE can't be compared"
+    bracket = (
+        f" [{change.interval.low:+.1f}, {change.interval.high:+.1f}]" if change.interval else ""
+    )
+    return f"RAE moved by {change.difference:+.1f} points{bracket}"
+
+
+def notes(cell: CellComparison) -> tuple[tuple[str, str], ...]:
+    """Return what a reader of the figures must know, each by the code of its rule."""
+    left_out = cell.n_shared - cell.n_compared - (0 if cell.complete else cell.n_pending)
+    found = {
+        "allowed": _allowed_note(cell.match),
+        "same_library": cell.match.old.library == cell.match.new.library
+        and not cell.match.differences
+        and "Both searched the same skills under the same protocol: what differs is chance.",
+        "incomplete": not cell.complete
+        and f"{cell.n_pending} shared pairs aren't finished: counts only until they are.",
+        "left_out": cell.complete
+        and left_out > 0
+        and f"{left_out} shared pairs are left out: a run with skills has no result.",
+        "changed_tasks": cell.changed_tasks
+        and f"{len(cell.changed_tasks)} tasks have another content in B than in A; their pairs "
+        "are left out.",
+        "sd": cell.complete and _sd_note(cell.sd),
+        "own_sets": cell.own.difference is not None
+        and "Each RAE is over the pairs where that side got a skill. Where these differ the "
+        "difference also holds which pairs were searched; the row of pairs where both got one "
+        "doesn't.",
+        "few": cell.p is not None and _few_note(cell),
+        "disagree": cell.p is not None and _disagreement(cell),
+        "repeats": cell.repeats
+        and f"{cell.n_compared} pairs come from {cell.n_tasks} tasks: the test and the interval "
+        "take the task as the unit.",
+        "several_cells": cell.n_family > 1
+        and cell.p_adjusted is not None
+        and f"After Holm's correction for {cell.n_family} cells p = {_p(cell.p_adjusted)}.",
+    }
+    return tuple((code, str(text)) for code, text in found.items() if text)
+
+
+def _allowed_note(match: Match) -> str:
+    if not match.differences:
+        return ""
+    texts = "; ".join(one.text for one in match.differences)
+    return (
+        f"A and B also differ in {texts}, which was allowed: what came out may be due to that as "
+        "well as to the skills."
+    )
+
+
+def _sd_note(sd: SdRuns) -> str:
+    if not sd.separate:
+        return (
+            "A and B share their runs without skills, so what differs comes from the runs with "
+            "skills alone."
+            if sd.shared
+            else ""
+        )
+    some = f" for {sd.separate} of {sd.shared + sd.separate} pairs" if sd.shared else ""
+    return (
+        f"The runs without skills were made separately{some}, so the difference of RAE holds "
+        f"their noise too: {sd.differing} of {sd.separate} came out differently in A and B. Won "
+        "and lost above compare the runs with skills only."
+    )
+
+
+def _few_note(cell: CellComparison) -> str:
+    differing = len(cell.won) + len(cell.lost)
+    if differing >= FEWEST_DISCORDANT:
+        return ""
+    return (
+        f"Only {differing} pair{'' if differing == 1 else 's'} came out differently: the exact "
+        "test can't reach p = .05 whichever way they fall."
+    )
+
+
+def _disagreement(cell: CellComparison) -> str:
+    interval = cell.own.interval
+    if interval is None or cell.p is None or interval.excludes_zero == (cell.p <= ALPHA):
+        return ""
+    holds = "leaves 0 out" if interval.excludes_zero else "holds 0"
+    return (
+        f"The interval of the RAE difference {holds} although p = {_p(cell.p)}: p is of "
+        "the runs with skills, the interval also of those without. The verdict follows p."
+    )
+
+
+def _p(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+def _spoken(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {_spoken(each)}" for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
+    text = str(value)
+    return text[:12] if len(text) == 64 and text.isalnum() else text
