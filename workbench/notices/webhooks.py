@@ -26,7 +26,7 @@ from uuid import UUID
 import httpx2
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
@@ -62,7 +62,6 @@ MAX_TRIES = len(WAITS) + 1
 # A delivery that nobody took up is sent again by the sweep after this long.
 LOST_AFTER = timedelta(seconds=30)
 SWEPT_AT_ONCE = 100
-SHOWN_AT_MOST = 10
 HEADER_SIGNATURE = "Workbench-Signature"
 HEADER_ID = "Workbench-Delivery"
 OFF = (
@@ -164,7 +163,7 @@ def _entry_for(place: Place) -> str | None:
 # --- adding and removing ----------------------------------------------------------
 
 
-def active_webhooks() -> Any:
+def active_webhooks() -> QuerySet[Webhook, Any]:
     """Return the webhooks that are told of notices, oldest first."""
     return Webhook.objects.filter(removed_at=None).select_related("created_by").order_by("pk")
 
@@ -181,10 +180,9 @@ def webhook_by_uid(uid: UUID) -> Webhook:
     return found
 
 
-def latest_deliveries(webhook: Webhook) -> Any:
-    """Return the last deliveries to a webhook, newest first, with their notices."""
-    deliveries = Delivery.objects.filter(webhook=webhook).select_related("notice")
-    return deliveries.order_by("-pk")[:SHOWN_AT_MOST]
+def deliveries_of(webhook: Webhook) -> QuerySet[Delivery, Any]:
+    """Return what was sent to a webhook or waits for it, with its notices."""
+    return Delivery.objects.filter(webhook=webhook).select_related("notice")
 
 
 def add_webhook(*, url: str, kinds: Sequence[NoticeKind], actor: Any, at: datetime) -> Webhook:

@@ -41,11 +41,13 @@ from workbench.notices.webhooks import (
     active_webhooks,
     add_webhook,
     checked_url,
-    latest_deliveries,
+    deliveries_of,
     remove_webhook,
     secret_of,
     try_webhook,
 )
+
+SHOWN_AT_MOST = 10
 
 
 @dataclass(frozen=True)
@@ -297,7 +299,9 @@ def _webhook_row(webhook: Webhook) -> WebhookRow:
         secret=secret_of(webhook),
         by=webhook.created_by.get_username(),
         added=utc(webhook.created_at),
-        deliveries=tuple(_delivery_row(one) for one in latest_deliveries(webhook)),
+        deliveries=tuple(
+            _delivery_row(one) for one in deliveries_of(webhook).order_by("-pk")[:SHOWN_AT_MOST]
+        ),
     )
 
 
