@@ -6,7 +6,17 @@ from typing import Any
 
 from django.db.models import Exists, OuterRef, QuerySet
 
-from runs.models import Cell, Execution, Experiment, ExperimentStatus, PairArm
+from runs.domain.tasks import Kind
+from runs.models import (
+    Benchmark,
+    Cell,
+    Execution,
+    Experiment,
+    ExperimentDraft,
+    ExperimentStatus,
+    PairArm,
+    Task,
+)
 
 
 class ExperimentMissing(Exception):
@@ -28,8 +38,10 @@ def experiment_by_slug(slug: str) -> Experiment:
 
 def executions_of(experiment: Experiment) -> QuerySet[Execution]:
     """Return the executions that serve this experiment's pairs, each once."""
-    serves = PairArm.objects.filter(execution=OuterRef("pk"), pair__cell__experiment=experiment)
-    return Execution.objects.filter(Exists(serves))
+    # A list of keys rather than EXISTS: the database goes from the experiment's few cells to its
+    # executions and never over everybody's.
+    serves = PairArm.objects.filter(pair__cell__experiment=experiment).values("execution")
+    return Execution.objects.filter(pk__in=serves)
 
 
 def needed() -> Exists:
@@ -62,3 +74,17 @@ def cells_of(experiment: Experiment) -> QuerySet[Cell, Any]:
         .select_related("partition__benchmark", "library", "treatment", "baseline")
         .order_by("number")
     )
+
+
+def runnable_benchmarks() -> QuerySet[Benchmark]:
+    """Return the newest version of each stored benchmark whose tasks can be run here."""
+    newer = Benchmark.objects.filter(slug=OuterRef("slug"), number__gt=OuterRef("number"))
+    foreign = Task.objects.filter(benchmark=OuterRef("pk")).exclude(
+        kind__in=[kind.value for kind in Kind]
+    )
+    return Benchmark.objects.filter(~Exists(newer), ~Exists(foreign))
+
+
+def drafts_for_list() -> QuerySet[ExperimentDraft]:
+    """Return the drafts with their authors, those touched last first."""
+    return ExperimentDraft.objects.select_related("author").order_by("-updated_at", "-pk")
