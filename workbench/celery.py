@@ -19,3 +19,10 @@ app.autodiscover_tasks()
 def _end_with_the_worker(**_: Any) -> None:
     """A killed worker must not leave a pool process behind that goes on calling a model."""
     die_with_parent()
+
+
+@worker_process_init.connect
+def _say_that_it_works(**_: Any) -> None:
+    from workbench.heartbeats import keep_saying
+
+    keep_saying(app.amqp.queues.consume_from)

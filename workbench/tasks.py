@@ -7,6 +7,7 @@ from uuid import UUID
 
 from celery import shared_task
 
+from workbench.heartbeats import BEAT_TASK
 from workbench.notices import DELIVER_TASK, MAIL_TASK, QUEUE
 from workbench.notices.digest import mail_digest
 from workbench.notices.webhooks import deliver
@@ -22,3 +23,8 @@ def deliver_task(*, uid: str, **_: Any) -> None:
 def mail_task(*, uid: str, **_: Any) -> None:
     """Mail one reader's digest; unknown keywords of newer senders are ignored."""
     mail_digest(reader=int(uid))
+
+
+@shared_task(name=BEAT_TASK)
+def beat_task(**_: Any) -> None:
+    """Do nothing: that it was taken up says that a worker serves the queue it came through."""

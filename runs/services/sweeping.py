@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 from datetime import datetime
-
-from celery import current_app
 
 from runs.models import Execution, Experiment, ExperimentStatus
 from runs.selectors import runnable_executions
@@ -16,10 +13,8 @@ from runs.services.lifecycle import (
     finish_if_done,
     publish_pending,
 )
-from workbench.kernel.dispatch import publish
+from workbench.kernel.dispatch import publish, waiting_messages
 from workbench.kernel.leases import LeaseState, expire_dead
-
-logger = logging.getLogger(__name__)
 
 # Below this many waiting messages the queue is topped up from the rows. It is short,
 # so that an abandoned execution never waits behind a long queue.
@@ -42,13 +37,3 @@ def sweep(*, now: datetime) -> None:
     publish(EXECUTE_TASK, abandoned, queue=EXECUTIONS_QUEUE)
     for experiment in unfinished:
         publish_pending(experiment)
-
-
-def waiting_messages(queue: str) -> int:
-    """Return how many messages wait in ``queue``; 0 when the broker can't be asked."""
-    try:
-        with current_app.connection_for_read() as connection:
-            return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
-    except Exception as error:  # an absent queue or broker: publishing will say the rest
-        logger.info("could not ask the broker for the length of %s: %s", queue, error)
-        return 0

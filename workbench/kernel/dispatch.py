@@ -33,3 +33,13 @@ def _send(task_name: str, uids: list[str], queue: str) -> None:
                 )
     except Exception as error:  # whatever the broker client raises, the row stays the truth
         logger.warning("could not publish %s: %s; the sweep will", task_name, error)
+
+
+def waiting_messages(queue: str) -> int:
+    """Return how many messages wait in ``queue``; 0 when the broker can't be asked."""
+    try:
+        with current_app.connection_for_read() as connection:
+            return int(connection.default_channel.queue_declare(queue, passive=True).message_count)
+    except Exception as error:  # an absent queue or broker: publishing will say the rest
+        logger.info("could not ask the broker for the length of %s: %s", queue, error)
+        return 0

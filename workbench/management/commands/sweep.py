@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from runs.services.sweeping import sweep
 from workbench import idempotency
+from workbench.heartbeats import SWEEPER, beat, send_beats
 from workbench.jobs import sweep_jobs
-from workbench.models import Heartbeat
 from workbench.notices.digest import sweep_digests
 from workbench.notices.webhooks import sweep_deliveries
 
@@ -40,7 +40,8 @@ class Command(BaseCommand):
                 sweep_jobs(now=now)
                 sweep_deliveries(now=now)
                 sweep_digests(now=now)
-                Heartbeat.objects.update_or_create(process="sweeper", defaults={"at": now})
+                beat([SWEEPER], at=now)
+                send_beats(now=now)
             except Exception:  # the next sweep may succeed; the heartbeat shows that this didn't
                 logger.exception("the sweep failed")
                 if options["once"]:
