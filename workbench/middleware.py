@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
+from django.template.defaultfilters import filesizeformat
 
 from workbench.kernel.api import error_body
+from workbench.kernel.pages import render_page
+from workbench.kernel.uploads import largest_body_of, length_of
 
 NUL = "\0"
 NUL_REFUSED = "A NUL character is no part of any name or text."
@@ -19,6 +23,17 @@ API = "/api/"
 REFRESH_AFTER_S = 600
 
 Handler = Callable[[HttpRequest], HttpResponse]
+
+
+@dataclass(frozen=True)
+class TooLargePage:
+    """What was sent, what the page takes, and where the form is."""
+
+    sent: str
+    largest: str
+    here: str
+
+
 
 FORWARDED = (
     "HTTP_FORWARDED",
@@ -67,6 +82,30 @@ def refuse_nul(get_response: Handler) -> Handler:
                 return JsonResponse(error_body("unreadable", NUL_REFUSED), status=400)
             return HttpResponseBadRequest(NUL_REFUSED)
         return get_response(request)
+
+    return middleware
+
+
+def refuse_oversize(get_response: Handler) -> Handler:
+    """Answer 413 to a page's form that is longer than the page takes, before any of it is kept.
+
+    Reading a form stores its files, and whoever sends one isn't known yet. Endpoints see to
+    theirs themselves.
+    """
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        length = length_of(request)
+        if length <= settings.DATA_UPLOAD_MAX_MEMORY_SIZE or request.path_info.startswith(API):
+            return get_response(request)
+        largest = largest_body_of(request)
+        if length <= largest:
+            return get_response(request)
+        # A browser shows no answer before it has sent all; what is near the limit is thrown away.
+        if length <= 2 * largest:
+            while request.read(64 * 1024):
+                pass
+        page = TooLargePage(filesizeformat(length), filesizeformat(largest), request.path)
+        return render_page(request, "413.html", page, status=413)
 
     return middleware
 

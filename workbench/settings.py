@@ -108,7 +108,7 @@ DEBUG = False
 
 _PUBLIC = _public_address()
 # Set by the supervisor: where it serves the pages.
-WEB_URL = env.str("WORKBENCH_WEB_URL", "")
+WEB_URL: str = env.str("WORKBENCH_WEB_URL", "")
 # Hosts named one by one take the place of the loopback names.
 _HOSTS: list[str] = env.list("WORKBENCH_HOSTS", [])
 if PRODUCTION and any(host.startswith(("*", ".")) for host in _HOSTS):
@@ -117,7 +117,7 @@ if PRODUCTION and any(host.startswith(("*", ".")) for host in _HOSTS):
     )
 ALLOWED_HOSTS = [*(_HOSTS or LOOPBACK_NAMES), *([_PUBLIC.host] if _PUBLIC else [])]
 # Production without a public address is served by TLS under the first of its hosts.
-PUBLIC_URL = _PUBLIC.origin if _PUBLIC else f"https://{_HOSTS[0]}" if PRODUCTION else ""
+PUBLIC_URL: str = _PUBLIC.origin if _PUBLIC else f"https://{_HOSTS[0]}" if PRODUCTION else ""
 HTTPS = PUBLIC_URL.startswith("https://")
 CSRF_TRUSTED_ORIGINS = [_PUBLIC.origin] if _PUBLIC else []
 # Nothing here speaks TLS; and where the public port isn't ours, another program has it.
@@ -149,6 +149,7 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "workbench.middleware.refuse_oversize",
     "workbench.middleware.refuse_nul",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -343,6 +344,16 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
 }
+
+# Larger files lie here while they are read, then are gone; so do task files until they are stored.
+UPLOADS_DIR = DATA_DIR / "uploads"
+UPLOADS_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+FILE_UPLOAD_TEMP_DIR = UPLOADS_DIR
+FILE_UPLOAD_PERMISSIONS = 0o600
+FILE_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
+# Of any form without its files; pages and endpoints that take files say how large they may be.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2_500_000
+DATA_UPLOAD_MAX_NUMBER_FILES = 1
 
 LANGUAGE_CODE = "en-gb"
 USE_I18N = False
