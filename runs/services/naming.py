@@ -1,37 +1,118 @@
-"""Whether what an experiment file names is there, told by the file's lines."""
+"""Whether what an experiment file names is there and may be used, told by the file's lines.
+
+A file of the command line is trusted: it stands where the operator stands. One that came by web
+or API may name only what is configured or stored here, or it could send the workbench's keys to
+an address of its author's, or read files.
+"""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from runs.domain.plan import InvalidExperiment, Problem, named_in
+from runs.domain.drafts import EndpointChoice
+from runs.domain.plan import InvalidExperiment, Problem, line_of, named_in
 from runs.domain.suites import SUITE_NAMES
+from runs.services.offering import endpoint_choices, suite_choices
 from runs.services.preparing import POOLS
 from runs.services.tasks import UnknownSource
 from skills.services.libraries import LibraryMissing, LibraryQuarantined, current_library
+from workbench.llm.endpoints import InvalidEndpoints, plain_url
 
 
-def check_names(*, text: str, path: str) -> None:
+def check_names(*, text: str, path: str, trusted: bool = True) -> None:
     """Refuse an experiment file that names a suite or a library that isn't there.
 
     Args:
         text: what ``parse_experiment`` has accepted.
         path: what the messages call the file.
+        trusted: False for what came by web: then files and addresses that aren't configured
+            are refused as well.
 
     Raises:
         InvalidExperiment: naming each place by line, and its fix.
     """
-    problems = [
-        Problem(line, str(UnknownSource(source)))
-        for source, line in named_in(text, table="benchmark", key="suite")
-        if source not in SUITE_NAMES and not Path(source).exists()
-    ]
+    problems = [*_suites(text, trusted=trusted), *_libraries(text)]
+    if not trusted:
+        problems += _endpoints(text)
+    if problems:
+        raise InvalidExperiment(path, sorted(problems, key=lambda p: p.line or 0))
+
+
+def _suites(text: str, *, trusted: bool) -> Iterator[Problem]:
+    known = {one.name for one in suite_choices()}
+    if trusted:  # one whose package is missing is told by name when it is loaded
+        known |= set(SUITE_NAMES)
+    for source, line in named_in(text, table="benchmark", key="suite"):
+        if source in known:
+            continue
+        if not trusted:
+            yield Problem(
+                line,
+                f"there is no suite {source!r} here; upload the tasks first, or choose one of "
+                f"{', '.join(sorted(known))}",
+            )
+        elif not Path(source).exists():
+            yield Problem(line, str(UnknownSource(source)))
+
+
+def _libraries(text: str) -> Iterator[Problem]:
     for slug, line in named_in(text, table="cell", key="library"):
         if slug in POOLS:  # imported when the experiment is prepared
             continue
         try:
             current_library(slug)
         except (LibraryMissing, LibraryQuarantined) as error:
-            problems.append(Problem(line, str(error)))
-    if problems:
-        raise InvalidExperiment(path, sorted(problems, key=lambda p: p.line or 0))
+            yield Problem(line, str(error))
+
+
+def _endpoints(text: str) -> Iterator[Problem]:
+    try:
+        choices = endpoint_choices()
+    except InvalidEndpoints as error:
+        yield Problem(
+            None,
+            f"the workbench's endpoints can't be read, so nothing can start: {error}",
+        )
+        return
+    by_url = {plain_url(choice.base_url): choice for choice in choices}
+    for index, model in enumerate(tomllib.loads(text)["model"]):
+        choice = by_url.get(plain_url(model["base_url"]))
+        if choice is None:
+            offered = ", ".join(f"{one.name} ({one.base_url})" for one in choices)
+            yield Problem(
+                line_of(text, table="model", index=index, key="base_url"),
+                f"base_url {model['base_url']!r} is none of the configured endpoints: "
+                f"{offered or 'there are none yet'}. Whoever runs the workbench adds endpoints",
+            )
+            continue
+        for key, fault in _faults_at(choice, model):
+            line = line_of(text, table="model", index=index, key=key)
+            yield Problem(line or line_of(text, table="model", index=index), fault)
+
+
+def _faults_at(choice: EndpointChoice, model: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield by key what a model entry may not say of its endpoint."""
+    given, wanted = model.get("api_key_env"), choice.api_key_env
+    if given != wanted:
+        fix = f'write api_key_env = "{wanted}"' if wanted else "remove api_key_env"
+        # Any other variable's value would be sent to the endpoint as if it were a key.
+        yield "api_key_env", f"the endpoint {choice.name} uses another key; {fix}"
+    if not choice.models:
+        return
+    known = {one.id: one for one in choice.models}
+    configured = known.get(model["id"])
+    if configured is None:
+        yield (
+            "id",
+            f"the endpoint {choice.name} offers no {model['id']!r}; it offers: " + ", ".join(known),
+        )
+        return
+    most = configured.requests_per_minute
+    if most and (model.get("requests_per_minute") or most + 1) > most:
+        yield (
+            "requests_per_minute",
+            f"the endpoint {choice.name} takes no more; write requests_per_minute = {most}",
+        )

@@ -9,12 +9,18 @@ from pathlib import Path
 from django.conf import settings
 
 from runs.domain.plan import BenchmarkSpec, ExperimentSpec
-from runs.domain.suites import Suite
+from runs.domain.suites import SUITE_NAMES, Suite
 from runs.models import Benchmark, Partition
 from runs.sandbox.grader import Grader, HostFailed
+from runs.selectors import runnable_benchmarks
 from runs.services.arms import endpoint_of
 from runs.services.benchmarks import store_benchmark, store_partition
-from runs.services.tasks import ReferenceState, references_check, suite_load
+from runs.services.tasks import (
+    ReferenceState,
+    UnknownSource,
+    references_check,
+    suite_load,
+)
 from skills.domain.skillfile import slugify
 from skills.models import Library
 from skills.services.importing import import_skills, read_directories
@@ -33,9 +39,12 @@ class NotReady(Exception):
 
 
 def prepare(
-    *, spec: ExperimentSpec, open_grader: Callable[[], Grader]
+    *, spec: ExperimentSpec, open_grader: Callable[[], Grader], trusted: bool = True
 ) -> dict[BenchmarkSpec, Partition]:
     """Store the spec's suites and pools and return the partition of each benchmark entry.
+
+    Args:
+        trusted: whether a suite may be the path of a file here; not in what came by web.
 
     Raises:
         NotReady: a key's environment variable is unset, or a reference fails its own cases.
@@ -60,13 +69,27 @@ def prepare(
     partitions = {}
     for benchmark in spec.benchmarks:
         if benchmark.suite not in stored:
-            stored[benchmark.suite] = import_suite(
-                suite=suite_load(source=benchmark.suite), open_grader=open_grader
+            stored[benchmark.suite] = _benchmark_of(
+                benchmark.suite, open_grader=open_grader, trusted=trusted
             )
         partitions[benchmark] = store_partition(
             benchmark=stored[benchmark.suite], size=benchmark.size, seed=benchmark.seed
         )
     return partitions
+
+
+def _benchmark_of(suite: str, *, open_grader: Callable[[], Grader], trusted: bool) -> Benchmark:
+    """Return the benchmark that a file means by ``suite``.
+
+    A suite that comes with the product is meant first, then a stored benchmark, then a file.
+    """
+    if suite not in SUITE_NAMES:
+        stored = runnable_benchmarks().filter(slug=suite).first()
+        if stored:
+            return stored
+        if not trusted:
+            raise UnknownSource(suite)
+    return import_suite(suite=suite_load(source=suite), open_grader=open_grader)
 
 
 class EndpointUnusable(Exception):

@@ -1,0 +1,103 @@
+"""What an experiment may be made of here: endpoints, suites and libraries, with their sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from django.conf import settings
+from django.db.models import Count, Exists, OuterRef, Q
+
+from runs.domain.drafts import EndpointChoice
+from runs.domain.plan import ModelSpec
+from runs.domain.suites import SUITE_NAMES, InvalidTaskFile, load_suite
+from runs.selectors import runnable_benchmarks
+from runs.services.preparing import POOLS
+from skills.models import Library, Status
+from workbench.llm.endpoints import configured_endpoints
+
+
+@dataclass(frozen=True)
+class SuiteChoice:
+    """A suite by the name that files use; ``tasks`` of its newest version."""
+
+    name: str
+    tasks: int
+
+
+@dataclass(frozen=True)
+class LibraryChoice:
+    """A library by its slug; ``skills`` of its newest version, and how many of them are held."""
+
+    name: str
+    skills: int
+    quarantined: int = 0
+
+
+def endpoint_choices() -> tuple[EndpointChoice, ...]:
+    """Return the endpoints that may be used from the browser.
+
+    Raises:
+        InvalidEndpoints: their file has a problem.
+    """
+    return tuple(
+        EndpointChoice(
+            name=endpoint.name,
+            base_url=endpoint.base_url,
+            api_key_env=endpoint.api_key_env,
+            models=tuple(
+                ModelSpec(
+                    id=model.id,
+                    base_url=endpoint.base_url,
+                    api_key_env=endpoint.api_key_env,
+                    dialect=model.dialect,
+                    price_in=model.price_in,
+                    price_out=model.price_out,
+                    timeout_s=model.timeout_s,
+                    requests_per_minute=model.requests_per_minute,
+                )
+                for model in endpoint.models
+            ),
+        )
+        for endpoint in configured_endpoints()
+    )
+
+
+def suite_choices() -> tuple[SuiteChoice, ...]:
+    """Return the suites that come with the product, then the stored benchmarks, by name."""
+    shipped = [(name, _shipped_tasks(name)) for name in SUITE_NAMES]
+    stored = (
+        runnable_benchmarks()
+        .exclude(slug__in=SUITE_NAMES)
+        .annotate(n=Count("tasks"))
+        .order_by("slug")
+        .values_list("slug", "n")
+    )
+    return tuple(SuiteChoice(name, n) for name, n in [*shipped, *stored] if n)
+
+
+def library_choices() -> tuple[LibraryChoice, ...]:
+    """Return the libraries that come with the product and those stored, by name."""
+    newer = Library.objects.filter(slug=OuterRef("slug"), number__gt=OuterRef("number"))
+    held = Q(entries__skill_version__skill__status=Status.QUARANTINED)
+    stored = {
+        slug: LibraryChoice(slug, skills, quarantined)
+        for slug, skills, quarantined in Library.objects.filter(~Exists(newer))
+        .annotate(n=Count("entries"), held=Count("entries", filter=held))
+        .values_list("slug", "n", "held")
+    }
+    for slug, folder in POOLS.items():
+        # What the pool holds now counts: it is imported again when it is used.
+        skills = len(list((settings.BASE_DIR / folder).glob("*/SKILL.md")))
+        stored[slug] = LibraryChoice(
+            slug, skills, stored[slug].quarantined if slug in stored else 0
+        )
+    return tuple(stored[slug] for slug in sorted(stored))
+
+
+@lru_cache
+def _shipped_tasks(name: str) -> int:
+    try:
+        return len(load_suite(name).tasks)
+    except InvalidTaskFile:
+        return 0  # its package is missing or damaged: then it isn't offered
