@@ -12,6 +12,7 @@ urlpatterns = [
     path("theme/", house.theme, name="theme"),
     path("glossary/", house.glossary, name="glossary"),
     path("health/", house.health, name="health"),
+    path("ready/", house.ready, name="ready"),
     path("jobs/<uuid:uid>/", jobs.job, name="job"),
     path("jobs/<uuid:uid>/progress/", jobs.progress, name="job-progress"),
     path("notices/", notices.notices, name="notices"),

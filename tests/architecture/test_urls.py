@@ -1,18 +1,29 @@
-"""Who may open what: every URL of the URLconf against every role. An unlisted URL fails."""
+"""Who may do what: every URL of the URLconf, by every method, as every role.
+
+A new URL is a line in MATRIX (what a GET answers), one in POST_MATRIX, PUT_MATRIX, PATCH_MATRIX
+or DELETE_MATRIX for each method by which it changes something, and one in ``arguments`` where its
+address names a thing. An unlisted URL fails, and so does a method that is offered unlisted.
+"""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.utils import timezone
 
 from runs.models import Experiment
 from tests.factories import cells_of, finished_experiment, make_job, make_user
+from workbench.kernel.api import NOT_FOUND
 from workbench.kernel.roles import Role
+from workbench.rest import RoleAndScope
+from workbench.tokens import Scope, create_token
 
 pytestmark = pytest.mark.django_db
 
@@ -25,18 +36,32 @@ ROLES = {
     "admin": Role.ADMIN,
 }
 
+Row = tuple[int | frozenset[int], ...]
+
+# Let in: what comes of an empty body is tested elsewhere.
+IN = frozenset({200, 201, 202, 204, 400, 409})
+
 # What a GET answers to PEOPLE, in their order; 302 sends the reader to sign in (or home).
 OPEN = (200,) * 6
 SIGNED_IN = (302, 200, 200, 200, 200, 200)
 UNBLINDED = (302, 403, 403, 403, 200, 200)
+ADMIN = (302, 403, 403, 403, 403, 200)
 API = (401, 403, 403, 403, 200, 200)
+API_ADMIN = (401, 403, 403, 403, 403, 200)
 # Changes only: a GET changes nothing and is refused.
 POST_OPEN = (405,) * 6
 POST_SIGNED_IN = (302, 405, 405, 405, 405, 405)
 SIGN_IN = (200, 302, 302, 302, 302, 302)
 ABSENT = (410,) * 6
+# Open as well; the tests run without a broker.
+NOT_READY = (503,) * 6
+API_CHANGES = (401, 403, 403, 403, 405, 405)
+API_ADMIN_CHANGES = (401, 403, 403, 403, 403, 405)
+# What the methods answer that change something.
+API_WRITE: Row = (401, 403, 403, 403, IN, IN)
+API_ADMIN_WRITE: Row = (401, 403, 403, 403, 403, IN)
 
-MATRIX = {
+MATRIX: dict[str, Row] = {
     "home": SIGNED_IN,
     "sign-in": SIGN_IN,
     "sign-in-link": ABSENT,
@@ -44,6 +69,7 @@ MATRIX = {
     "theme": POST_OPEN,
     "glossary": SIGNED_IN,
     "health": OPEN,
+    "ready": NOT_READY,
     "experiments": UNBLINDED,
     "experiment": UNBLINDED,
     "experiment-progress": UNBLINDED,
@@ -61,11 +87,12 @@ MATRIX = {
     "job": UNBLINDED,
     "job-progress": UNBLINDED,
     "api-job": API,
+    "api-status": API,
     "api-experiments": API,
     "api-experiment-report": API,
 }
-# What a POST answers: those who may act are led back to the page (302).
-POST_MATRIX = {
+# What a POST answers: on pages, those who may act are led back to the page (302).
+POST_MATRIX: dict[str, Row] = {
     "sign-out": (302,) * 6,
     "theme": (302,) * 6,
     "experiment-pause": (302, 403, 403, 403, 302, 302),
@@ -75,6 +102,20 @@ POST_MATRIX = {
     "sign-in": (200, 302, 302, 302, 302, 302),
     "sign-in-link": (410,) * 6,
 }
+PUT_MATRIX: dict[str, Row] = {}
+PATCH_MATRIX: dict[str, Row] = {}
+DELETE_MATRIX: dict[str, Row] = {}
+CHANGES = {
+    "POST": POST_MATRIX,
+    "PUT": PUT_MATRIX,
+    "PATCH": PATCH_MATRIX,
+    "DELETE": DELETE_MATRIX,
+}
+METHODS = ("GET", "HEAD", *CHANGES, "OPTIONS")
+# A method that a URL doesn't offer: whoever may not be there can be turned away first.
+ANONYMOUS_REFUSED = frozenset({302, 401, 403, 405})
+REFUSED = frozenset({403, 405})
+NOT_OFFERED: Row = (ANONYMOUS_REFUSED,) + (REFUSED,) * 5
 
 
 def patterns(resolver: URLResolver | None = None, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -138,69 +179,148 @@ def test_every_url_is_listed_and_ends_in_a_slash() -> None:
         assert "<int:id" not in route
 
 
-def test_every_url_answers_each_role_as_the_matrix_says() -> None:
-    experiment = finished_experiment("panel", retrieved="abcd", skipped="ad")
-    needed = arguments(experiment)
-    found: dict[str, tuple[int, ...]] = {}
+def expected_of(method: str, name: str) -> Row:
+    """Return what ``method`` answers to PEOPLE at the URL of this name."""
+    if method in ("GET", "HEAD"):
+        return MATRIX[name]
+    if name in CHANGES.get(method, {}):
+        return CHANGES[method][name]
+    # Who is signed in is led home whatever they try; a link that is used up is gone.
+    if name in ("sign-in", "sign-in-link"):
+        return (frozenset({200, 405, 410}), *MATRIX[name][1:])
+    if name == "home":
+        return (frozenset({302, 405}), *(frozenset({200, 302, 405}) for _ in PEOPLE[1:]))
+    return NOT_OFFERED
+
+
+def send(client: Client, method: str, url: str) -> Any:
+    """Return the answer; what the request changed is undone."""
+    api = url.startswith("/api/")
+    cookies = copy.deepcopy(client.cookies)
+    with transaction.atomic():
+        if method in ("POST", "PUT", "PATCH") and api:
+            response = client.generic(method, url, b"{}", content_type="application/json")
+        else:
+            response = getattr(client, method.lower())(url)
+        transaction.set_rollback(True)
+    client.cookies = cookies
+    return response
+
+
+def fits(wanted: int | frozenset[int], found: int) -> bool:
+    return found in wanted if isinstance(wanted, frozenset) else found == wanted
+
+
+def said(row: Row) -> list[Any]:
+    return [sorted(one) if isinstance(one, frozenset) else one for one in row]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_url_answers_each_role_as_the_matrix_says(method: str) -> None:
+    needed = arguments(finished_experiment("panel", retrieved="abcd", skipped="ad"))
     people = signed_in_clients()
+    wrong = {}
     for name in MATRIX:
         url = reverse(name, kwargs=needed.get(name))
-        found[name] = tuple(people[person].get(url).status_code for person in PEOPLE)
-        anonymous = people["anonymous"].get(url)
-        if anonymous.status_code == 302:
-            assert anonymous["Location"].startswith("/sign-in/?next="), name
-    assert found == MATRIX
+        wanted = expected_of(method, name)
+        answers = [send(people[person], method, url) for person in PEOPLE]
+        found = [answer.status_code for answer in answers]
+        if not all(map(fits, wanted, found)):
+            wrong[name] = f"{said(wanted)} expected, {found} found"
+        if found[0] == 302 and name not in POST_MATRIX:
+            assert answers[0]["Location"].startswith("/sign-in/?next="), name
+        if method == "HEAD":
+            assert all(answer.content == b"" for answer in answers), name
+    assert not wrong
 
 
-def test_every_url_answers_a_post_as_the_matrix_says() -> None:
-    experiment = finished_experiment("panel", retrieved="abcd", skipped="ad")
-    needed = arguments(experiment)
-    expected, found = {}, {}
-    clients = signed_in_clients()
+@pytest.mark.parametrize("method", METHODS)
+def test_a_token_that_may_only_read_does_what_its_person_may_read(method: str) -> None:
+    """The lead's token with the scope ``read``: reads as its person, changes nothing."""
+    needed = arguments(finished_experiment("panel", retrieved="abcd", skipped="ad"))
+    user = make_user("lee", Role.LEAD)
+    _, text = create_token(user=user, name="t", scopes=[Scope.READ], at=timezone.now())
+    client = Client(headers={"Authorization": f"Bearer {text}"})
+    lead = PEOPLE.index("lead")
+    wrong = {}
+    for name in MATRIX:
+        url = reverse(name, kwargs=needed.get(name))
+        found = send(client, method, url).status_code
+        if not url.startswith("/api/") or (MATRIX[name] == UNBLINDED):
+            wanted = expected_of(method, name)[0]  # a page knows no tokens
+        elif method in ("GET", "HEAD"):
+            wanted = MATRIX[name][lead]
+        else:
+            wanted = REFUSED if method == "OPTIONS" else 403
+        if not fits(wanted, found):
+            wrong[name] = f"{said((wanted,))} expected, {found} found"
+    assert not wrong
+
+
+def test_options_and_refusals_tell_an_annotator_nothing() -> None:
+    """One body whatever the address, the method, and whether the thing exists."""
+    needed = arguments(finished_experiment("panel", retrieved="abcd", skipped="ad"))
+    client = signed_in_clients()["annotator"]
+    annotator = PEOPLE.index("annotator")
+    bodies = set()
     for name, row in MATRIX.items():
         url = reverse(name, kwargs=needed.get(name))
-        reads_only = (405,) * 6 if row is OPEN else (302,) + (405,) * 5
-        api = (401, 403, 403, 403, 405, 405)
-        expected[name] = POST_MATRIX.get(name, api if row is API else reads_only)
-        found[name] = tuple(clients[person].post(url).status_code for person in PEOPLE)
-        if name == "sign-out":
-            sign_in(clients)
-    assert found == expected
+        for method in ("OPTIONS", "GET", "POST", "PUT", "PATCH", "DELETE"):
+            if url.startswith("/api/") and row[annotator] == 403 and row != UNBLINDED:
+                response = send(client, method, url)
+                assert response.status_code == 403, (name, method)
+                assert "Allow" not in response, (name, method)
+                bodies.add(response.content)
+            elif method == "OPTIONS":
+                assert send(client, method, url).content.count(b"panel") == 0, name
+    assert len(bodies) == 1
+    assert RoleAndScope.message.encode() in bodies.pop()
 
 
-# Pages of one thing each; the lists are there whatever exists.
-OF_ONE_THING = [
-    name
-    for name, row in MATRIX.items()
-    if row == UNBLINDED and name not in ("experiments", "skills")
-]
+# Pages and addresses of one thing each; the lists are there whatever exists.
+def of_one_thing() -> list[str]:
+    routes = {pattern.name: route for route, pattern in patterns()}
+    return [name for name in MATRIX if "<" in routes[name] and name != "sign-in-link"]
 
 
-@pytest.mark.parametrize("name", OF_ONE_THING)
-def test_a_closed_page_looks_the_same_whether_or_not_it_exists(name: str) -> None:
-    experiment = finished_experiment("panel", retrieved="ac")
-    there = arguments(experiment)[name]
-    absent = {
-        "slug": "absent",
-        "sha12": "0" * 12,
-        "uid": "00000000-0000-0000-0000-000000000000",
-        "part": "absent",
-        "number": 99,
-        "format": "json",
-    }
+ABSENT_THINGS = {
+    "slug": "absent",
+    "sha12": "0" * 12,
+    "uid": "00000000-0000-0000-0000-000000000000",
+    "part": "absent",
+    "number": 99,
+    "format": "json",
+}
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+def test_what_is_closed_looks_the_same_whether_or_not_it_exists(method: str) -> None:
+    needed = arguments(finished_experiment("panel", retrieved="ac"))
     clients = signed_in_clients()
-    client = clients["annotator"]
-    known = client.get(reverse(name, kwargs=there))
-    unknown = client.get(reverse(name, kwargs={key: absent[key] for key in there}))
-    assert known.status_code == unknown.status_code == 403
+    lead = PEOPLE.index("lead")
+    for name in of_one_thing():
+        if method != "GET" and name not in CHANGES[method]:
+            continue
+        absent_thing = {key: ABSENT_THINGS[key] for key in needed[name]}
+        addresses = reverse(name, kwargs=needed[name]), reverse(name, kwargs=absent_thing)
+        for person, row in zip(PEOPLE, expected_of(method, name), strict=True):
+            if row == 403:
+                known, unknown = (send(clients[person], method, url) for url in addresses)
+                assert known.status_code == unknown.status_code == 403, (name, person)
+                assert plain(known) == plain(unknown), (name, person)
+        if not fits(expected_of(method, name)[lead], 403) and method == "GET":
+            unknown = send(clients["lead"], method, addresses[1])
+            offered = MATRIX[name][lead] != 405
+            assert unknown.status_code == (404 if offered else 405), name
+            if offered and addresses[1].startswith("/api/"):
+                assert unknown.json() == {
+                    "error": "not_found",
+                    "message": NOT_FOUND,
+                    "fields": {},
+                }, name
 
-    def plain(html: bytes, path: str) -> str:
-        # The address itself stands in the theme form; nothing else may differ.
-        text = html.decode().replace(path, "")
-        return "\n".join(line for line in text.splitlines() if "csrfmiddlewaretoken" not in line)
 
-    assert plain(known.content, known.request["PATH_INFO"]) == plain(
-        unknown.content, unknown.request["PATH_INFO"]
-    )
-    lead = clients["lead"]
-    assert lead.get(reverse(name, kwargs={key: absent[key] for key in there})).status_code == 404
+def plain(response: Any) -> str:
+    """Return the page without what every one has of its own: its address and its form token."""
+    text = response.content.decode().replace(response.request["PATH_INFO"], "")
+    return "\n".join(line for line in text.splitlines() if "csrfmiddlewaretoken" not in line)

@@ -13,8 +13,10 @@ from workbench.api.notices import (
     Webhooks,
     WebhookTest,
 )
+from workbench.api.status import SystemStatus
 
 urlpatterns = [
+    path("status/", SystemStatus.as_view(), name="api-status"),
     path("jobs/<uuid:uid>/", OneJob.as_view(), name="api-job"),
     path("notices/", Notices.as_view(), name="api-notices"),
     path("notices/read/", NoticesRead.as_view(), name="api-notices-read"),

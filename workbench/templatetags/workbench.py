@@ -6,8 +6,10 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
 from django.template import Context, Library
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 from pygments import highlight as pygments_highlight
@@ -15,6 +17,7 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 from workbench.glossary import MEANINGS
+from workbench.heartbeats import system_state
 from workbench.kernel.roles import is_unblinded, role_of
 from workbench.notices import COUNTED_AT_MOST, unread_count
 
@@ -56,6 +59,7 @@ class Chrome:
     theme: str = "auto"
     here: str = "/"
     nav: tuple[NavItem, ...] = ()
+    troubles: tuple[str, ...] = ()
     notices_url: str = ""
     at_notices: bool = False
     unread: str = ""
@@ -89,7 +93,15 @@ def chrome(context: Context) -> Chrome:
         user_name=user.get_username(),
         role=role or "no role",
         nav=_nav(request, user),
+        troubles=_troubles(user),
     )
+
+
+def _troubles(user: Any) -> tuple[str, ...]:
+    """Return what is wrong with the system, for those who may know; nothing is without a broker."""
+    if not (settings.BROKER_URL and is_unblinded(user)):
+        return ()
+    return system_state(now=timezone.now()).troubles
 
 
 def _nav(request: Any, user: Any) -> tuple[NavItem, ...]:

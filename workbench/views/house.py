@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.contrib.auth.decorators import login_not_required
 from django.db import DatabaseError, connection
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
+from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
 from workbench.glossary import INTRODUCTION, SECTIONS, Section
+from workbench.heartbeats import system_state
 from workbench.kernel.pages import render_page
 from workbench.templatetags.workbench import THEME_COOKIE, THEMES
 
@@ -63,3 +65,15 @@ def health(request: HttpRequest) -> HttpResponse:
     except DatabaseError:
         return HttpResponse("the database does not answer\n", content_type="text/plain", status=503)
     return HttpResponse("ok\n", content_type="text/plain")
+
+
+@login_not_required
+@require_safe
+def ready(request: HttpRequest) -> HttpResponse:
+    """Say which part is green or red, and answer 503 unless all are green.
+
+    Anybody may ask, so it tells no more; leads and admins read the rest on every page.
+    """
+    state = system_state(now=timezone.now())
+    parts = {part.name: part.status.value for part in state.parts}
+    return JsonResponse({"ready": state.ready, "parts": parts}, status=200 if state.ready else 503)
