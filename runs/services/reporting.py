@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from django.db.models import Count, Max, Q, Sum
+from django.db.models import Count, Max, Q, Sum, TextField
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast
 
 from runs.domain.checking import Verdict
 from runs.domain.plan import arm_from_json, from_json
@@ -57,7 +62,7 @@ def report_of(experiment: Experiment) -> dict[str, Any]:
             failure_policy=experiment.spec["failure_policy"],
             notices=[BEING_PUSHED],
         )
-    evidence = _evidence_of(list(cells_of(experiment)))
+    evidence = evidence_of(list(cells_of(experiment)))
     report = build_report(
         experiment={"slug": experiment.slug, "uid": str(experiment.uid)},
         cells=evidence.records(),
@@ -82,7 +87,7 @@ def is_being_pushed(experiment: Experiment) -> bool:
 
 def cell_record(cell: Cell) -> CellRecord:
     """Return the cell's descriptor and pairs as the report sees them."""
-    (record,) = _evidence_of([cell]).records()
+    (record,) = evidence_of([cell]).records()
     return record
 
 
@@ -135,7 +140,7 @@ def _inputs_sha256(experiment: Experiment) -> str:
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
     """What is recorded of one execution: its attempt that counts, or its last failure."""
 
     failure: str | None = None
@@ -152,13 +157,14 @@ class _Run:
 
 
 @dataclass(frozen=True)
-class _ArmOfPair:
+class ArmOfPair:
     """One arm of a pair, and where its execution stands."""
 
     cell: int
     pair: str
     task: int
     key: str
+    task_sha256: str
     replicate: int
     arm: str
     execution: int
@@ -166,17 +172,17 @@ class _ArmOfPair:
 
 
 @dataclass(frozen=True)
-class _Evidence:
+class Evidence:
     """All that a report of ``cells`` is made of; ``in_process`` has task keys by task."""
 
     cells: Sequence[Cell]
-    arms: Sequence[_ArmOfPair]
-    runs: Mapping[int, _Run]
+    arms: Sequence[ArmOfPair]
+    runs: Mapping[int, Run]
     in_process: Mapping[int, str]
 
     def records(self) -> list[CellRecord]:
         """Return the cells as the report sees them, in the order of ``cells``."""
-        pairs: dict[int, dict[str, dict[str, _ArmOfPair]]] = defaultdict(dict)
+        pairs: dict[int, dict[str, dict[str, ArmOfPair]]] = defaultdict(dict)
         for arm in self.arms:
             pairs[arm.cell].setdefault(arm.pair, {})[arm.arm] = arm
         return [
@@ -190,7 +196,7 @@ class _Evidence:
             for cell in self.cells
         ]
 
-    def _pair(self, se_arm: _ArmOfPair | None, sd_arm: _ArmOfPair | None) -> PairRecord:
+    def _pair(self, se_arm: ArmOfPair | None, sd_arm: ArmOfPair | None) -> PairRecord:
         se_run, se, se_failure = self._arm(se_arm)
         sd_run, sd, sd_failure = self._arm(sd_arm)
         known = se_arm or sd_arm
@@ -224,23 +230,23 @@ class _Evidence:
             in_process=known.task in self.in_process,
         )
 
-    def _arm(self, arm: _ArmOfPair | None) -> tuple[_Run, bool | None, str | None]:
+    def _arm(self, arm: ArmOfPair | None) -> tuple[Run, bool | None, str | None]:
         """Return the arm's run, whether it passed, or why it has no result."""
         if arm is None:  # of pushed runs one arm may be missing
-            return _Run(), None, NoResult.MISSING
-        run = self.runs.get(arm.execution, _Run())
+            return Run(), None, NoResult.MISSING
+        run = self.runs.get(arm.execution, Run())
         if run.failure == Failure.CONFLICT:  # neither of the runs speaks for the arm
-            run = _Run(failure=run.failure)
+            run = Run(failure=run.failure)
         return run, *_result(run, arm.state)
 
 
 def pair_records(cell: Cell, pairs: Any) -> tuple[PairRecord, ...]:
     """Return some of the cell's pairs (a queryset, or primary keys) as the report sees them."""
-    (record,) = _evidence_of([cell], PairArm.objects.filter(pair__in=pairs)).records()
+    (record,) = evidence_of([cell], PairArm.objects.filter(pair__in=pairs)).records()
     return record.pairs
 
 
-def _evidence_of(cells: Sequence[Cell], arms: Any = None) -> _Evidence:
+def evidence_of(cells: Sequence[Cell], arms: Any = None) -> Evidence:
     """Return what is recorded of ``cells``, in four queries however many there are.
 
     Args:
@@ -253,16 +259,14 @@ def _evidence_of(cells: Sequence[Cell], arms: Any = None) -> _Evidence:
         "pair__uid",
         "pair__task",
         "pair__task__key",
+        "pair__task__sha256",
         "pair__replicate",
         "arm",
         "execution",
         "execution__state",
     )
-    found = [
-        _ArmOfPair(cell, str(uid), task, key, replicate, arm, execution, state)
-        for cell, uid, task, key, replicate, arm, execution, state in rows
-    ]
-    return _Evidence(
+    found = [ArmOfPair(cell, str(uid), *rest) for cell, uid, *rest in rows]
+    return Evidence(
         cells=cells,
         arms=found,
         runs=_runs(Attempt.objects.filter(execution__in=arms.values("execution"))),
@@ -270,7 +274,7 @@ def _evidence_of(cells: Sequence[Cell], arms: Any = None) -> _Evidence:
     )
 
 
-def _runs(attempts: Any) -> dict[int, _Run]:
+def _runs(attempts: Any) -> dict[int, Run]:
     """Return the run of each execution of ``attempts``; an attempt's standing grade counts."""
     grades = {
         attempt: (verdict, tier)
@@ -282,37 +286,61 @@ def _runs(attempts: Any) -> dict[int, _Run]:
     runs = {}
     # A failed attempt is only ever followed by another one, so the last one counts. Of the
     # trace, which holds every message, only what is named here leaves the database.
-    for pk, execution, failure, retrieved, invoked, returned, model, *trace in attempts.order_by(
-        "number"
-    ).values_list(
+    for (
+        pk,
+        execution,
+        failure,
+        retrieved,
+        invoked,
+        returned,
+        model,
+        status,
+        dropped,
+        malformed,
+        searches,
+    ) in attempts.order_by("number").values_list(
         "pk",
         "execution",
         "failure",
         "retrieved",
         "invoked",
-        "returned_ids",
-        "execution__arm_spec__spec__model",
-        "trace__status",
-        "trace__dropped_parameters",
-        "trace__malformed_decisions",
-        "trace__searches",
+        Cast("returned_ids", TextField()),
+        KT("execution__arm_spec__spec__model"),
+        *(KT(f"trace__{name}") for name in _OF_THE_TRACE),
     ):
-        status, dropped, malformed, searches = trace
         verdict, tier = grades.get(pk, (None, None))
-        runs[execution] = _Run(
+        runs[execution] = Run(
             failure=failure,
             verdict=verdict,
             tier=tier,
             retrieved=retrieved,
             invoked=invoked,
-            returned_ids=tuple(map(str, returned)),
+            returned_ids=_texts(returned),
             model=model or "",
-            status=status,
-            dropped=frozenset(dropped or ()),
-            malformed=malformed or 0,
-            invalid=sum(not search.get("valid", True) for search in searches or ()),
+            status=None if status in (None, _NULL) else status,
+            dropped=frozenset(_texts(dropped)),
+            malformed=int(malformed or 0),
+            invalid=_invalid(searches),
         )
     return runs
+
+
+_OF_THE_TRACE = ("status", "dropped_parameters", "malformed_decisions", "searches")
+_NULL = "null"
+_SAYS_INVALID = re.compile(r'"valid": ?false')
+
+
+@lru_cache(maxsize=4096)
+def _texts(json_list: str | None) -> tuple[str, ...]:
+    """Return the texts of a JSON list; the same few lists come again and again."""
+    return tuple(map(str, json.loads(json_list or _NULL) or ()))
+
+
+def _invalid(searches: str | None) -> int:
+    """Return how many of the searches, JSON text, weren't valid; only a suspect is read."""
+    if not searches or not _SAYS_INVALID.search(searches):
+        return 0
+    return sum(not search.get("valid", True) for search in json.loads(searches))
 
 
 def _in_process(cells: Iterable[Cell], tasks: set[int]) -> dict[int, str]:
@@ -331,7 +359,7 @@ def _in_process(cells: Iterable[Cell], tasks: set[int]) -> dict[int, str]:
 _STATED = frozenset(Failure.values) - {Failure.NONE, Failure.HOST}
 
 
-def _result(run: _Run, state: str) -> tuple[bool | None, str | None]:
+def _result(run: Run, state: str) -> tuple[bool | None, str | None]:
     """Return whether the arm passed, or None and why it has no result."""
     if run.failure == Failure.NONE and run.verdict is not None:
         return run.verdict == Verdict.PASS, None
@@ -345,7 +373,7 @@ def _result(run: _Run, state: str) -> tuple[bool | None, str | None]:
 # --- what every reader must be told -----------------------------------------------
 
 
-def _notices(experiment: Experiment, evidence: _Evidence) -> list[str]:
+def _notices(experiment: Experiment, evidence: Evidence) -> list[str]:
     if experiment.origin == Origin.PUSHED:
         return list(experiment.spec["analysis"]["pushed"]["notices"])
     notices = []
