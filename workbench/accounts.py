@@ -262,8 +262,8 @@ def set_email(*, user: Any, email: str, at: datetime) -> None:
     Raises:
         ValidationError: it is no address.
     """
+    get_user_model()(email=email).clean_fields(exclude={"password", "username"})
     user.email = email
-    user.clean_fields(exclude={"password", "username"})
     with transaction.atomic():
         user.save(update_fields=["email"])
         record_event(actor=user, verb="user.email_set", subject=user.get_username(), at=at)

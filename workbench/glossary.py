@@ -223,6 +223,42 @@ SECTIONS: tuple[Section, ...] = (
             Entry("annotation", "Annotation", "One revision of a label; the last one counts."),
         ),
     ),
+    Section(
+        "people",
+        "People",
+        (
+            Entry(
+                "role",
+                "Role",
+                "What a person is here for: annotators label and see no results, leads run "
+                "experiments and see results, admins also manage people.",
+            ),
+            Entry(
+                "one_time_link",
+                "One-time link",
+                "An address that lets one person in, once, for a limited time. It is shown when it "
+                "is made and never again.",
+            ),
+            Entry(
+                "invitation",
+                "Invitation",
+                "A one-time link by which a new person chooses a password and comes in for the "
+                "first time.",
+            ),
+            Entry(
+                "token",
+                "Token",
+                "A key with which a program uses the API in a person's name. It can do no more "
+                "than the person.",
+            ),
+            Entry(
+                "scope",
+                "Scope",
+                "What a token may be used for: read, write (experiments, skills and the like) or "
+                "people.",
+            ),
+        ),
+    ),
 )
 
 MEANINGS: Mapping[str, Entry] = MappingProxyType(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from pygments.lexers import PythonLexer
 
 from workbench.glossary import MEANINGS
 from workbench.heartbeats import system_state
+from workbench.kernel.forms import Fault
 from workbench.kernel.roles import is_unblinded, role_of
 from workbench.notices import COUNTED_AT_MOST, unread_count
 
@@ -107,7 +109,7 @@ def _troubles(user: Any) -> tuple[str, ...]:
 def _nav(request: Any, user: Any) -> tuple[NavItem, ...]:
     sections = [("Home", "home")]
     if is_unblinded(user):
-        sections += [("Experiments", "experiments"), ("Skills", "skills")]
+        sections += [("Experiments", "experiments"), ("Skills", "skills"), ("People", "people")]
     sections.append(("Glossary", "glossary"))
     items = []
     for label, name in sections:
@@ -149,6 +151,12 @@ def _shown(match: re.Match[str]) -> str:
     if ord(character) < 0x20:
         return chr(0x2400 + ord(character))
     return f"⟨U+{ord(character):04X}⟩"
+
+
+@register.filter
+def on(faults: Sequence[Fault], field: str) -> tuple[str, ...]:
+    """Return what is wrong with one field of a form."""
+    return tuple(fault.text for fault in faults or () if fault.field == field)
 
 
 @register.filter
