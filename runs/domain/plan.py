@@ -7,6 +7,7 @@ The file is TOML, schema 1. A list in a cell's ``control``, ``k``, ``types``,
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,10 @@ SKILL_TYPES = ("utility", "procedure", "guard")
 EMBEDDED = "embedded"
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
 LONGEST_SLUG = 100
+# A file is refused beyond these; no study comes near them, and checking stays quick.
+MOST_TABLES = 200
+MOST_CELLS = 1_000
+MOST_PROBLEMS = 100
 # Pages of their own stand at these addresses below /experiments/.
 RESERVED_SLUGS = ("compare", "drafts", "new")
 
@@ -321,10 +326,14 @@ def parse_experiment(text: str, *, path: str) -> ExperimentSpec:
         raise InvalidExperiment(
             path, [Problem(int(line[1]) if line else None, f"not valid TOML: {error}")]
         ) from error
+    except RecursionError as error:
+        problem = Problem(None, "it is nested too deeply to be an experiment file")
+        raise InvalidExperiment(path, [problem]) from error
     reader = _Reader(text)
     spec = reader.experiment(data)
     if reader.problems:
-        raise InvalidExperiment(path, sorted(reader.problems, key=lambda p: p.line or 0))
+        found = reader.problems[:MOST_PROBLEMS]
+        raise InvalidExperiment(path, sorted(found, key=lambda p: p.line or 0))
     assert spec is not None
     return spec
 
@@ -469,6 +478,13 @@ class _Reader:
         if self.problems:
             return []
         choices = {k: v if isinstance(v, list) else [v] for k, v in values.items()}
+        cells = math.prod(map(len, [types, *choices.values()]))
+        if cells > MOST_CELLS:
+            self._problem(
+                self._line("cell", index),
+                f"the lists of this [[cell]] make {cells:,} cells; at most {MOST_CELLS:,} may be",
+            )
+            return []
         return [
             CellSpec(types=t, **dict(zip(choices, combination, strict=True)))
             for combination in itertools.product(*choices.values())
@@ -542,6 +558,9 @@ class _Reader:
                 self._line(name, 0), f"at least one [[{name}]] table is needed (two brackets)"
             )
             return []
+        if len(value) > MOST_TABLES:
+            self._problem(None, f"{len(value)} [[{name}]] tables are more than {MOST_TABLES}")
+            return []
         return value
 
     def _problem(self, line: int | None, message: str) -> None:
@@ -549,6 +568,8 @@ class _Reader:
 
     def _line(self, table: str, index: int, key: str | None = None) -> int | None:
         """Find a key's line by a second scan: tomllib keeps no positions."""
+        if len(self.problems) >= MOST_PROBLEMS:
+            return None
         header = re.compile(r"\s*\[\[?\s*([\w.-]+)\s*\]\]?\s*(#.*)?$")
         current, seen = "", {"": 1}
         start = None
