@@ -22,7 +22,7 @@ from rest_framework.views import APIView
 from workbench import idempotency
 from workbench.idempotency import HEADER as KEY_HEADER
 from workbench.kernel.api import Conflict, TooLarge, known_fields_only, single_values
-from workbench.kernel.lists import BadListQuery, Listing, page_of
+from workbench.kernel.lists import BadListQuery, Listing, Shown, page_of
 from workbench.kernel.roles import UNBLINDED, Role, role_of
 from workbench.models import ApiToken
 from workbench.tokens import Scope
@@ -120,6 +120,9 @@ class Endpoint(APIView):
             idempotency.finish(self._taken, status=final.status_code, body=_plain(final.data))
             self._taken = None
         self._release()
+        if final.status_code in (401, 403):
+            # What an address takes is for those who may use it.
+            del final["Allow"]
         return final
 
     def _once(self, handler: Callable[..., Any], taken: idempotency.Taken) -> Callable[..., Any]:
@@ -198,17 +201,20 @@ def listed(
     listing: Listing,
     output: type[serializers.Serializer[Any]],
     context: Mapping[str, Any] | None = None,
+    shown: Shown | None = None,
 ) -> Response:
     """Return one page: ``{"results": [...], "next": address or null}``.
 
     Args:
         context: what the output serializer is given beside the rows.
+        shown: as of ``page_of``.
 
     Raises:
         ValidationError: a parameter or value that the listing doesn't have.
     """
     try:
-        page = page_of(queryset, listing=listing, query=single_values(request.query_params))
+        query = single_values(request.query_params)
+        page = page_of(queryset, listing=listing, query=query, shown=shown)
     except BadListQuery as bad:
         raise ValidationError({name: [reason] for name, reason in bad.fields.items()}) from bad
     here = request.path

@@ -4,28 +4,55 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models import Q
 from django.http import Http404
 from django.urls import reverse
+from django.utils import timezone
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
-from runs.models import Experiment
+from runs.models import Experiment, ExperimentStatus, Origin
 from runs.selectors import ExperimentMissing, experiment_by_slug
+from runs.services.progress import Progress, progress_of
 from runs.services.reporting import report_of
-from workbench.kernel.api import checked_query
-from workbench.kernel.roles import UnblindedOnly
+from workbench.kernel.api import NoParameters, checked_query
+from workbench.kernel.lists import Filter, Listing
+from workbench.rest import Endpoint, listed
+from workbench.schema import listing_schema
 
-LARGEST_PAGE = 200
+EXPERIMENTS = Listing(
+    sorts={"created": "created_at", "slug": "slug"},
+    default_sort="-created",
+    filters={
+        "status": Filter("status", tuple(ExperimentStatus.values)),
+        "origin": Filter("origin", tuple(Origin.values)),
+        "author": Filter("author__username", meaning="Only those of the person of this name."),
+    },
+)
 
 
-class ExperimentsInput(serializers.Serializer[Any]):
-    """Which experiments: those planned before the one named, at most so many."""
+def experiment_or_404(slug: str) -> Experiment:
+    """Return the experiment of ``slug``.
 
-    before = serializers.SlugField(required=False)
-    limit = serializers.IntegerField(min_value=1, max_value=LARGEST_PAGE, default=50)
+    Raises:
+        Http404: there is none.
+    """
+    try:
+        return experiment_by_slug(slug)
+    except ExperimentMissing as error:
+        raise Http404 from error
+
+
+class ExperimentLinks(serializers.Serializer[Any]):
+    """Where more of an experiment is; addresses on this server."""
+
+    self = serializers.CharField()
+    report = serializers.CharField()
+    cells = serializers.CharField()
+    pairs = serializers.CharField()
+    page = serializers.CharField(help_text="for people")
 
 
 class ExperimentOutput(serializers.Serializer[Any]):
@@ -33,59 +60,96 @@ class ExperimentOutput(serializers.Serializer[Any]):
 
     uid = serializers.UUIDField()
     slug = serializers.CharField()
-    status = serializers.CharField()
-    reason = serializers.CharField()
+    status = serializers.ChoiceField(choices=ExperimentStatus.choices)
+    reason = serializers.CharField(help_text="why it is paused or cancelled; else empty")
+    origin = serializers.ChoiceField(choices=Origin.choices)
+    author = serializers.SerializerMethodField(help_text="null: made at the command line")
     created_at = serializers.DateTimeField()
-    started_at = serializers.DateTimeField()
-    ended_at = serializers.DateTimeField()
-    report = serializers.SerializerMethodField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+    links = serializers.SerializerMethodField()
 
-    def get_report(self, experiment: Experiment) -> str:
-        return reverse("api-experiment-report", kwargs={"slug": experiment.slug})
+    @extend_schema_field(serializers.CharField(allow_null=True))
+    def get_author(self, experiment: Experiment) -> str | None:
+        return experiment.author.get_username() if experiment.author else None
+
+    @extend_schema_field(ExperimentLinks)
+    def get_links(self, experiment: Experiment) -> dict[str, str]:
+        where = {"slug": experiment.slug}
+        return {
+            "self": reverse("api-experiment", kwargs=where),
+            "report": reverse("api-experiment-report", kwargs=where),
+            "cells": reverse("api-experiment-cells", kwargs=where),
+            "pairs": reverse("api-experiment-pairs", kwargs=where),
+            "page": reverse("experiment", kwargs=where),
+        }
 
 
-class Experiments(APIView):
-    """The experiments, newest first; ``next`` is the address of the older ones or null."""
+class UsageOutput(serializers.Serializer[Any]):
+    """What an experiment's calls have used; null is unknown, never 0."""
 
-    permission_classes = (UnblindedOnly,)
+    calls = serializers.IntegerField()
+    tokens = serializers.IntegerField(allow_null=True)
+    cost = serializers.FloatField(allow_null=True)
+    least_cost = serializers.FloatField(help_text="the sum of the costs that are known")
 
+
+class ProgressOutput(serializers.Serializer[Any]):
+    """How far an experiment is."""
+
+    executions = serializers.IntegerField(source="total")
+    done = serializers.IntegerField()
+    dead = serializers.IntegerField(help_text="failed in all of their tries")
+    running = serializers.IntegerField()
+    pending = serializers.IntegerField()
+    pairs = serializers.IntegerField(source="pairs_total")
+    pairs_done = serializers.IntegerField()
+    per_minute = serializers.FloatField(allow_null=True, help_text="executions that ended")
+    seconds_left = serializers.FloatField(allow_null=True)
+    failures = serializers.DictField(
+        child=serializers.IntegerField(), help_text="failed tries by whose failure it was"
+    )
+    usage = UsageOutput()
+
+
+class ExperimentDetailOutput(ExperimentOutput):
+    """One experiment with its settings and how far it is."""
+
+    preset = serializers.CharField(source="spec.preset")
+    failure_policy = serializers.CharField(source="spec.failure_policy")
+    seed = serializers.IntegerField(source="spec.seed", allow_null=True)
+    replicates = serializers.IntegerField(source="spec.replicates", allow_null=True)
+    progress = serializers.SerializerMethodField()
+
+    @extend_schema_field(ProgressOutput)
+    def get_progress(self, experiment: Experiment) -> Any:
+        progress: Progress = progress_of(experiment, now=timezone.now())
+        return ProgressOutput(progress).data
+
+
+class Experiments(Endpoint):
+    """List the experiments, the newest first."""
+
+    @listing_schema(EXPERIMENTS, ExperimentOutput)
     def get(self, request: Request) -> Response:
-        wanted = checked_query(request.query_params, ExperimentsInput)
-        found = Experiment.objects.order_by("-created_at", "-pk")
-        if "before" in wanted:
-            last = _experiment(wanted["before"])
-            found = found.filter(
-                Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, pk__lt=last.pk)
-            )
-        limit = wanted["limit"]
-        page = list(found[: limit + 1])
-        shown, more = page[:limit], page[limit:]
-        here = reverse("api-experiments")
-        return Response(
-            {
-                "experiments": ExperimentOutput(shown, many=True).data,
-                "next": f"{here}?before={shown[-1].slug}&limit={limit}" if more else None,
-            }
-        )
+        found = Experiment.objects.select_related("author")
+        return listed(request, found, listing=EXPERIMENTS, output=ExperimentOutput)
 
 
-class ReportInput(serializers.Serializer[Any]):
-    """A report takes no parameters."""
+class OneExperiment(Endpoint):
+    """Show one experiment and how far it is; while it is ``running``, ask again."""
 
-
-class ExperimentReport(APIView):
-    """An experiment's report, as docs/report-schema.json has it."""
-
-    permission_classes = (UnblindedOnly,)
-
+    @extend_schema(responses=ExperimentDetailOutput)
     def get(self, request: Request, slug: str) -> Response:
-        checked_query(request.query_params, ReportInput)
+        checked_query(request.query_params, NoParameters)
+        return Response(ExperimentDetailOutput(experiment_or_404(slug)).data)
+
+
+class ExperimentReport(Endpoint):
+    """Show an experiment's report, as docs/report-schema.json has it."""
+
+    @extend_schema(responses=OpenApiTypes.OBJECT)
+    def get(self, request: Request, slug: str) -> Response:
+        checked_query(request.query_params, NoParameters)
         # The schema is the contract here; a serializer would be a second one beside it.
-        return Response(report_of(_experiment(slug)))
-
-
-def _experiment(slug: str) -> Experiment:
-    try:
-        return experiment_by_slug(slug)
-    except ExperimentMissing as error:
-        raise Http404 from error
+        return Response(report_of(experiment_or_404(slug)))

@@ -88,8 +88,18 @@ MATRIX: dict[str, Row] = {
     "job-progress": UNBLINDED,
     "api-job": API,
     "api-status": API,
+    "api-schema": API,
+    "api-docs": UNBLINDED,
+    "api-audit-events": API_ADMIN,
     "api-experiments": API,
+    "api-experiment": API,
     "api-experiment-report": API,
+    "api-experiment-cells": API,
+    "api-experiment-pairs": API,
+    "api-cell": API,
+    "api-cell-pairs": API,
+    "api-pair": API,
+    "api-execution-attempts": API,
 }
 # What a POST answers: on pages, those who may act are led back to the page (302).
 POST_MATRIX: dict[str, Row] = {
@@ -116,6 +126,7 @@ METHODS = ("GET", "HEAD", *CHANGES, "OPTIONS")
 ANONYMOUS_REFUSED = frozenset({302, 401, 403, 405})
 REFUSED = frozenset({403, 405})
 NOT_OFFERED: Row = (ANONYMOUS_REFUSED,) + (REFUSED,) * 5
+SIGN_IN_REFUSED: Row = (frozenset({200, 405}),) + (frozenset({302, 405}),) * 5
 
 
 def patterns(resolver: URLResolver | None = None, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -138,13 +149,18 @@ def arguments(experiment: Experiment) -> dict[str, dict[str, Any]]:
     one_slug: dict[str, dict[str, Any]] = {
         name: slug
         for name in MATRIX
-        if name.startswith(("experiment", "api-experiment-")) and name != "experiments"
+        if name.startswith(("experiment", "api-experiment"))
+        and name not in ("experiments", "api-experiments")
     }
     return one_slug | {
         "sign-in-link": {"token": "unknown"},
         "experiment-report": {**slug, "format": "json"},
         "cell": {**slug, "sha12": cell.sha256[:12]},
         "pair": {"uid": pair.uid},
+        "api-cell": {**slug, "sha12": cell.sha256[:12]},
+        "api-cell-pairs": {**slug, "sha12": cell.sha256[:12]},
+        "api-pair": {"uid": pair.uid},
+        "api-execution-attempts": {"uid": pair.arms.get(arm="SE").execution.uid},
         "pair-text": {"uid": pair.uid, "part": "prompt"},
         "job": job,
         "job-progress": job,
@@ -185,12 +201,8 @@ def expected_of(method: str, name: str) -> Row:
         return MATRIX[name]
     if name in CHANGES.get(method, {}):
         return CHANGES[method][name]
-    # Who is signed in is led home whatever they try; a link that is used up is gone.
-    if name in ("sign-in", "sign-in-link"):
-        return (frozenset({200, 405, 410}), *MATRIX[name][1:])
-    if name == "home":
-        return (frozenset({302, 405}), *(frozenset({200, 302, 405}) for _ in PEOPLE[1:]))
-    return NOT_OFFERED
+    # Who is signed in is led home, whatever they try at the sign-in.
+    return SIGN_IN_REFUSED if name == "sign-in" else NOT_OFFERED
 
 
 def send(client: Client, method: str, url: str) -> Any:

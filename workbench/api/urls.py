@@ -2,7 +2,10 @@
 
 from django.urls import path
 
-from runs.api.experiments import ExperimentReport, Experiments
+from runs.api.cells import Cells, OneCell
+from runs.api.experiments import ExperimentReport, Experiments, OneExperiment
+from runs.api.pairs import Attempts, CellPairs, ExperimentPairs, OnePair
+from workbench.api.audit import AuditEvents
 from workbench.api.jobs import OneJob
 from workbench.api.notices import (
     Notices,
@@ -13,9 +16,13 @@ from workbench.api.notices import (
     Webhooks,
     WebhookTest,
 )
+from workbench.api.schema import Schema, docs
 from workbench.api.status import SystemStatus
 
 urlpatterns = [
+    path("schema/", Schema.as_view(), name="api-schema"),
+    path("docs/", docs, name="api-docs"),
+    path("audit-events/", AuditEvents.as_view(), name="api-audit-events"),
     path("status/", SystemStatus.as_view(), name="api-status"),
     path("jobs/<uuid:uid>/", OneJob.as_view(), name="api-job"),
     path("notices/", Notices.as_view(), name="api-notices"),
@@ -30,7 +37,18 @@ urlpatterns = [
         name="api-webhook-deliveries",
     ),
     path("experiments/", Experiments.as_view(), name="api-experiments"),
+    path("experiments/<slug:slug>/", OneExperiment.as_view(), name="api-experiment"),
     path(
         "experiments/<slug:slug>/report/", ExperimentReport.as_view(), name="api-experiment-report"
     ),
+    path("experiments/<slug:slug>/cells/", Cells.as_view(), name="api-experiment-cells"),
+    path("experiments/<slug:slug>/pairs/", ExperimentPairs.as_view(), name="api-experiment-pairs"),
+    path("experiments/<slug:slug>/cells/<slug:sha12>/", OneCell.as_view(), name="api-cell"),
+    path(
+        "experiments/<slug:slug>/cells/<slug:sha12>/pairs/",
+        CellPairs.as_view(),
+        name="api-cell-pairs",
+    ),
+    path("pairs/<uuid:uid>/", OnePair.as_view(), name="api-pair"),
+    path("executions/<uuid:uid>/attempts/", Attempts.as_view(), name="api-execution-attempts"),
 ]
