@@ -159,7 +159,7 @@ class Subscriptions(Endpoint):
     @extend_schema(request=SubscriptionInput, responses=SubscriptionOutput)
     def put(self, request: Request) -> Response:
         body = checked_body(request, SubscriptionInput)
-        if body["by_mail"] and not request.user.email:
+        if body["by_mail"] and not request.user.email:  # type: ignore[union-attr]
             raise ValidationError({"by_mail": ["no mail address is known for you; give one first"]})
         subscribe(user=request.user, by_mail=body["by_mail"])
         return Response(SubscriptionOutput(subscription_of(request.user)).data)
