@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 from django.conf import settings
 from django.template import Context, Library
@@ -119,17 +121,37 @@ def _nav(request: Any, user: Any) -> tuple[NavItem, ...]:
     return tuple(items)
 
 
-@register.simple_tag
-def term(key: str, shown: str = "") -> SafeString:
-    """Return a word that leads to its meaning, which also stands in its title."""
+@register.simple_tag(takes_context=True)
+def term(context: Context, key: str, shown: str = "") -> SafeString:
+    """Return a word that opens its meaning where it stands, by the browser's own popover.
+
+    It works without JavaScript and by keyboard; Escape closes it. It may stand in headings,
+    paragraphs, lists and table cells, but not in a link, a button or a label, which are
+    controls themselves.
+    """
     entry = MEANINGS[key]
     return format_html(
-        '<a class="term" href="{}#{}" title="{}">{}</a>',
-        reverse("glossary"),
-        entry.key,
-        entry.meaning,
-        shown or entry.word,
+        '<button type="button" class="term" popovertarget="{id}">{shown}</button>'
+        '<span class="gloss" id="{id}" popover><strong>{word}</strong> {meaning} '
+        '<a href="{url}#{key}">In the glossary</a></span>',
+        id=_term_id(context, key),
+        shown=shown or entry.word,
+        word=entry.word + ("" if entry.word.endswith(("?", ".")) else "."),
+        meaning=entry.meaning,
+        url=reverse("glossary"),
+        key=entry.key,
     )
+
+
+def _term_id(context: Context, key: str) -> str:
+    """Return an id that no other term of the page has, nor one of a fragment put into it."""
+    request = context.get("request")
+    if request is None:
+        return f"term-{key}-{secrets.token_hex(4)}"
+    number = getattr(request, "_terms", 0) + 1
+    request._terms = number
+    part = f"-{crc32(request.path.encode()):x}" if request.headers.get("HX-Request") else ""
+    return f"term{part}-{number}-{key}"
 
 
 @register.simple_tag
