@@ -29,8 +29,9 @@ from runs.services.tasks import UnknownSource
 from skills.services.importing import NothingToImport
 from skills.services.libraries import LibraryMissing, LibraryQuarantined
 from workbench.kernel.chat import EndpointFault
+from workbench.kernel.public import public_url
 from workbench.llm.factory import BadEndpoint
-from workbench.supervise import Running, ServiceFailed, live_set
+from workbench.supervise import Running, ServiceFailed, served_at
 
 EXIT_INPUT = 2
 EXIT_INFRASTRUCTURE = 3
@@ -115,10 +116,9 @@ def check_before_start(spec: ExperimentSpec, running: Running) -> None:
 
 def where_to_look(path: str) -> str:
     """Return where the page ``path`` can be seen, as a sentence."""
-    live = live_set(settings.DATA_DIR) or {}
-    base = live.get("environment", {}).get("WORKBENCH_WEB_URL")
-    if base:
-        return f"The same as pages: {base}{path}"
+    served = served_at(settings.DATA_DIR)
+    if served or settings.PUBLIC_URL:
+        return f"The same as pages: {public_url(path, served=served)}"
     return f"The same as pages: run python3 manage.py serve, then open /{path}"
 
 

@@ -49,6 +49,7 @@ __all__ = [
     "absent_model_wheels",
     "check_reachable",
     "live_set",
+    "served_at",
     "services",
     "supervised",
     "valkey_binary",
@@ -162,6 +163,14 @@ def services(
         yield running
 
 
+def served_at(data: Path) -> str:
+    """Return where the pages of ``data`` are served now, for people; empty when they aren't."""
+    environment = (live_set(data) or {}).get("environment", {})
+    return str(
+        environment.get("WORKBENCH_PUBLIC_URL") or environment.get("WORKBENCH_WEB_URL") or ""
+    )
+
+
 def workbench_children(
     *, data: Path, model: bool, web: Web | None, concurrency: int
 ) -> list[Child]:
@@ -212,7 +221,7 @@ def web_command(*, host: str, port: int, workers: int = 1) -> list[str]:
     """
     gunicorn = [sys.executable, "-m", "gunicorn", "workbench.wsgi:application"]
     gunicorn += ["--bind", host_and_port(host, port), "--workers", str(workers)]
-    gunicorn += ["--threads", "4", "--graceful-timeout", "3"]
+    gunicorn += ["--threads", "8", "--graceful-timeout", "3"]
     return [*gunicorn, "--forwarded-allow-ips", "", "--no-control-socket"]
 
 

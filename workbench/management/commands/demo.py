@@ -48,7 +48,7 @@ class Command(BaseCommand):
         with faults_as_exit_codes():
             experiment = _plan()
             with services(model=True, web=Web()) as running:
-                invite(name=USER, web_url=running.web_url, say=self.stdout.write)
+                invite(name=USER, say=self.stdout.write)
                 self._run(experiment)
                 report = report_of(experiment)
                 if options["json"]:

@@ -14,8 +14,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from workbench.accounts import LINK_LIFETIME, create_sign_in_link, create_user, set_role
+from workbench.kernel.public import public_url
 from workbench.kernel.roles import Role
-from workbench.supervise import live_set
+from workbench.supervise import served_at
 
 
 class Command(BaseCommand):
@@ -46,9 +47,9 @@ class Command(BaseCommand):
         user = self._user(options["user"], options["role"])
         token = create_sign_in_link(user=user, now=now, lifetime=timedelta(hours=options["hours"]))
         path = reverse("sign-in-link", kwargs={"token": token})
-        live = live_set(settings.DATA_DIR) or {"environment": {}}
-        served = live["environment"].get("WORKBENCH_WEB_URL", "http://127.0.0.1:8000")
-        self.stdout.write((options["base_url"] or served).rstrip("/") + path)
+        base = options["base_url"]
+        served = served_at(settings.DATA_DIR)
+        self.stdout.write(base.rstrip("/") + path if base else public_url(path, served=served))
 
     def _user(self, name: str, role: str | None) -> Any:
         user = get_user_model().objects.filter(username=name).first()
