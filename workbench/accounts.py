@@ -19,7 +19,7 @@ from django.contrib.auth.models import Group
 from django.contrib.auth.password_validation import validate_password
 from django.contrib.sessions.models import Session
 from django.core.exceptions import ValidationError
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import (
     Case,
     DateTimeField,
@@ -204,7 +204,11 @@ def create_user(
     with transaction.atomic():
         if users.objects.filter(username__iexact=name).exists():
             raise NameTaken(f"there is a user '{name}' already")
-        user = users.objects.create_user(username=name, email=email)
+        try:
+            with transaction.atomic():
+                user = users.objects.create_user(username=name, email=email)
+        except IntegrityError:  # somebody else's transaction was faster
+            raise NameTaken(f"there is a user '{name}' already") from None
         record_event(actor=actor, verb="user.created", subject=name, at=at)
         if role:
             set_role(user=user, role=role, at=at, actor=actor)

@@ -16,14 +16,33 @@ from workbench.api.notices import (
     Webhooks,
     WebhookTest,
 )
+from workbench.api.people import (
+    Invitations,
+    OnePerson,
+    PasswordResets,
+    People,
+    PersonInvitation,
+)
 from workbench.api.schema import Schema, docs
 from workbench.api.status import SystemStatus
+from workbench.api.tokens import OneToken, Tokens
 
 urlpatterns = [
     path("schema/", Schema.as_view(), name="api-schema"),
     path("docs/", docs, name="api-docs"),
     path("audit-events/", AuditEvents.as_view(), name="api-audit-events"),
     path("status/", SystemStatus.as_view(), name="api-status"),
+    path("people/", People.as_view(), name="api-people"),
+    path("people/<str:name>/", OnePerson.as_view(), name="api-person"),
+    path(
+        "people/<str:name>/invitation/",
+        PersonInvitation.as_view(),
+        name="api-person-invitation",
+    ),
+    path("invitations/", Invitations.as_view(), name="api-invitations"),
+    path("password-resets/", PasswordResets.as_view(), name="api-password-resets"),
+    path("tokens/", Tokens.as_view(), name="api-tokens"),
+    path("tokens/<uuid:uid>/", OneToken.as_view(), name="api-token"),
     path("jobs/<uuid:uid>/", OneJob.as_view(), name="api-job"),
     path("notices/", Notices.as_view(), name="api-notices"),
     path("notices/read/", NoticesRead.as_view(), name="api-notices-read"),
