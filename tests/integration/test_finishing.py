@@ -103,10 +103,10 @@ def test_a_retry_pressed_while_the_experiment_is_finished_runs(
     pressed = Beside(lambda: retry(experiment))
     move = lifecycle._move
 
-    def move_late(one: Experiment, **more: Any) -> None:
+    def move_late(one: Experiment, **more: Any) -> Any:
         if more["to"] == ExperimentStatus.FINISHED:
             assert not pressed.start()  # it waits for the lock
-        move(one, **more)
+        return move(one, **more)
 
     monkeypatch.setattr(lifecycle, "_move", move_late)
     assert finish(experiment)
