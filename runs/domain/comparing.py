@@ -111,6 +111,10 @@ class CellAbout:
     protocol: Mapping[str, Any]
 
     @property
+    def key(self) -> tuple[str, str]:
+        return self.experiment, self.sha12
+
+    @property
     def name(self) -> str:
         return f"{self.experiment}, cell {self.sha12}"
 
@@ -453,8 +457,8 @@ def compare(
     cells = [
         compare_cells(
             match=match,
-            old=pairs[match.old.experiment, match.old.sha12],
-            new=pairs[match.new.experiment, match.new.sha12],
+            old=pairs[match.old.key],
+            new=pairs[match.new.key],
         )
         for match in matching.matched
     ]
@@ -930,6 +934,6 @@ def _spoken(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_spoken(each)}" for key, each in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
+        return ", ".join(map(_spoken, value))
     text = str(value)
     return text[:12] if len(text) == 64 and text.isalnum() else text

@@ -1,0 +1,274 @@
+"""Comparing two experiments: which cells belong together, and what the newer skills did."""
+
+from __future__ import annotations
+
+import difflib
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runs.domain.comparing import (
+    CellAbout,
+    Comparison,
+    Factor,
+    Matching,
+    TaskPair,
+    compare,
+    match_cells,
+    match_pair,
+)
+from runs.models import Arm, Cell, Experiment, PairArm
+from runs.selectors import cells_of, experiment_by_slug
+from runs.services.reporting import ArmOfPair, evidence_of
+from skills.models import Library
+from skills.selectors import VersionText, changed_versions, version_numbers
+
+SHOWN_DIFFS = 20
+DIFF_LINES = 400
+
+
+class CannotCompare(Exception):
+    """These two can't be compared; the text says why and what can be."""
+
+
+@dataclass(frozen=True)
+class SkillChange:
+    """One skill that differs between two libraries.
+
+    Attributes:
+        old, new: version numbers; None where that library doesn't hold the skill.
+        diff: the lines of a unified diff of the texts; empty where one side has none, or
+            beyond the first ``SHOWN_DIFFS`` skills.
+    """
+
+    slug: str
+    old: int | None
+    new: int | None
+    diff: tuple[str, ...] = ()
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class LibraryChange:
+    """What differs between the libraries that two compared cells searched."""
+
+    old: str
+    new: str
+    changes: tuple[SkillChange, ...]
+    alike: int
+
+
+@dataclass(frozen=True)
+class ComparedExperiments:
+    """The comparison and the libraries behind it, each pair of them once."""
+
+    comparison: Comparison
+    libraries: tuple[LibraryChange, ...]
+
+
+def comparison_of(
+    *, a: str, b: str, cell_a: str = "", cell_b: str = "", allowed: Collection[str] = ()
+) -> ComparedExperiments:
+    """Return how B (the new one) compares with A; stored nowhere.
+
+    Args:
+        a, b: slugs of experiments.
+        cell_a, cell_b: first digits of a cell's hash on each side, both or neither.
+        allowed: names of ``Factor`` that may differ.
+
+    Raises:
+        ExperimentMissing: there is no such experiment.
+        CannotCompare: a cell is missing, only one is named, both are the same, a factor is
+            unknown, or no cell of A belongs to one of B.
+        ProtocolDiffers: the two differ in more than their library.
+    """
+    unknown = sorted(set(allowed) - set(Factor))
+    if unknown:
+        raise CannotCompare(
+            f"'{unknown[0]}' is no factor of a protocol; there are: {', '.join(Factor)}"
+        )
+    if bool(cell_a) != bool(cell_b):
+        raise CannotCompare("name a cell of both, or of neither")
+    if a == b and cell_a == cell_b:
+        raise CannotCompare(
+            f"'{a}' compared with itself would show no difference. Choose the run with the "
+            "skills before the edit as A and the one after it as B; or name two cells of it"
+        )
+    old, new = (_cells(experiment_by_slug(slug), sha) for slug, sha in ((a, cell_a), (b, cell_b)))
+    befores, afters = [cell.about for cell in old], [cell.about for cell in new]
+    if cell_a:
+        match = match_pair(old=befores[0], new=afters[0], allowed=allowed)
+        matching = Matching((match,), ())
+    else:
+        matching = match_cells(old=befores, new=afters, allowed=allowed)
+    if not matching.matched:
+        reasons = "; ".join(
+            f"{one.side} {one.cell.sha12}: {one.reason}" for one in matching.unmatched
+        )
+        raise CannotCompare(f"no cell of '{a}' belongs to one of '{b}': {reasons}")
+    rows = {cell.about.key: cell.row for cell in (*old, *new)}
+    matched = [(rows[match.old.key], rows[match.new.key]) for match in matching.matched]
+    chosen = {cell.pk: cell for two in matched for cell in two}
+    pairs = _pairs_of(list(chosen.values()))
+    return ComparedExperiments(
+        comparison=compare(
+            old=a,
+            new=b,
+            matching=matching,
+            pairs={key: pairs[cell.pk] for key, cell in rows.items() if cell.pk in pairs},
+            allowed=sorted(set(allowed)),
+        ),
+        libraries=_library_changes(matched),
+    )
+
+
+# --- cells ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Cell:
+    about: CellAbout
+    row: Cell
+
+
+def _cells(experiment: Experiment, sha: str) -> list[_Cell]:
+    """Return the experiment's cells, or the one whose hash begins with ``sha``.
+
+    Raises:
+        CannotCompare: there is none, or more than one begins so.
+    """
+    found = list(cells_of(experiment))
+    known = ", ".join(cell.sha256[:12] for cell in found) or "none"
+    if sha:
+        found = [cell for cell in found if cell.sha256.startswith(sha)]
+        if len(found) != 1:
+            raise CannotCompare(
+                f"'{experiment.slug}' has {'no' if not found else 'more than one'} cell '{sha}'; "
+                f"there are: {known}"
+            )
+    if not found:
+        raise CannotCompare(f"'{experiment.slug}' has no cells")
+    return [_Cell(_about(experiment, cell), cell) for cell in found]
+
+
+def _about(experiment: Experiment, cell: Cell) -> CellAbout:
+    spec, baseline = cell.treatment.spec, cell.baseline.spec
+    # Of runs that were made elsewhere only what their rows say is known.
+    elsewhere: Mapping[str, Any] = (spec.get("imported") or {}).get("cell") or {}
+    protocol: dict[str, Any] = {
+        Factor.DESIGN: cell.design,
+        Factor.MODEL: spec.get("model") or elsewhere.get("model"),
+        Factor.ENDPOINT: spec.get("endpoint"),
+        Factor.DIALECT: spec.get("dialect"),
+        Factor.PROMPT: [spec.get("prompt_sha256"), baseline.get("prompt_sha256")],
+        Factor.DECODING: {
+            name: spec.get(name, elsewhere.get(name)) for name in ("temperature", "max_tokens")
+        },
+        Factor.STRATEGY: spec.get("strategy") or elsewhere.get("strategy"),
+        Factor.CONTROL: spec.get("control") or elsewhere.get("control"),
+        Factor.K: spec.get("k") or elsewhere.get("k"),
+        Factor.TYPES: spec.get("types") or elsewhere.get("types"),
+        Factor.RETRIEVER: spec.get("retriever") or elsewhere.get("retriever"),
+        Factor.TOKENISER: spec.get("tokeniser"),
+        Factor.MAX_SEARCHES: spec.get("max_searches") or elsewhere.get("max_searches"),
+        Factor.SUITE: spec.get("benchmark") or elsewhere.get("benchmark"),
+        Factor.FAILURE_POLICY: experiment.spec.get("failure_policy"),
+        Factor.PRESET: experiment.spec.get("preset"),
+    }
+    library = _library_name(cell.library) if cell.library else elsewhere.get("library")
+    return CellAbout(
+        experiment=experiment.slug,
+        sha12=cell.sha256[:12],
+        library=None if library is None else str(library),
+        partition=f"{cell.partition.size} tasks, seed {cell.partition.seed}",
+        protocol=protocol,
+    )
+
+
+def _library_name(library: Library) -> str:
+    return f"{library.slug}@{library.number}"
+
+
+# --- pairs ----------------------------------------------------------------------
+
+
+def _pairs_of(cells: Sequence[Cell]) -> dict[int, list[TaskPair]]:
+    """Return the pairs of each cell, in a fixed number of queries; no trace is loaded."""
+    evidence = evidence_of(cells, PairArm.objects.filter(pair__cell__in=cells))
+    arms: dict[str, dict[str, ArmOfPair]] = defaultdict(dict)
+    for arm in evidence.arms:
+        arms[arm.pair][arm.arm] = arm
+    numbers = version_numbers({cell.library_id for cell in cells if cell.library_id})
+    found: dict[int, list[TaskPair]] = {}
+    for cell, record in zip(cells, evidence.records(), strict=True):
+        found[cell.pk] = []
+        for pair in record.pairs:
+            of_pair = arms[pair.pair]
+            any_arm = next(iter(of_pair.values()))
+            sd = of_pair.get(Arm.SD)
+            found[cell.pk].append(
+                TaskPair(
+                    task_sha256=any_arm.task_sha256,
+                    record=pair,
+                    versions={
+                        slug: str(numbers.get((cell.library_id or 0, slug), ""))
+                        for slug in pair.skills
+                    },
+                    sd_run=str(sd.execution) if sd else "",
+                )
+            )
+    return found
+
+
+# --- libraries ------------------------------------------------------------------
+
+
+def _library_changes(matched: Sequence[tuple[Cell, Cell]]) -> tuple[LibraryChange, ...]:
+    """Return what changed between the libraries of each match, each pair of libraries once."""
+    pairs = {
+        (old.library, new.library): None
+        for old, new in matched
+        if old.library and new.library and old.library_id != new.library_id
+    }
+    return tuple(_library_change(old, new) for old, new in pairs if old and new)
+
+
+def _library_change(old: Library, new: Library) -> LibraryChange:
+    numbers = version_numbers({old.pk, new.pk})
+    before = {slug: n for (library, slug), n in numbers.items() if library == old.pk}
+    after = {slug: n for (library, slug), n in numbers.items() if library == new.pk}
+    slugs = sorted(before.keys() | after.keys())
+    differing = [slug for slug in slugs if before.get(slug) != after.get(slug)]
+    edited = [slug for slug in differing if slug in before and slug in after][:SHOWN_DIFFS]
+    texts = changed_versions(edited, libraries=(old.pk, new.pk))
+    changes = []
+    for slug in differing:
+        lines: list[str] = []
+        if slug in edited:
+            lines = _diff(texts[old.pk, slug], texts[new.pk, slug])
+        changes.append(
+            SkillChange(
+                slug,
+                before.get(slug),
+                after.get(slug),
+                tuple(lines[:DIFF_LINES]),
+                cut=len(lines) > DIFF_LINES,
+            )
+        )
+    return LibraryChange(
+        _library_name(old), _library_name(new), tuple(changes), len(slugs) - len(differing)
+    )
+
+
+def _diff(old: VersionText, new: VersionText) -> list[str]:
+    """Return the lines of a unified diff of what the model is given of two versions."""
+    return list(
+        difflib.unified_diff(
+            old.as_text().splitlines(),
+            new.as_text().splitlines(),
+            f"version {old.number}",
+            f"version {new.number}",
+            lineterm="",
+        )
+    )
