@@ -3,6 +3,7 @@
 from django.urls import path
 
 from runs.api.cells import Cells, OneCell
+from runs.api.comparisons import Comparisons
 from runs.api.experiments import ExperimentReport, Experiments, OneExperiment
 from runs.api.pairs import Attempts, CellPairs, ExperimentPairs, OnePair
 from workbench.api.audit import AuditEvents
@@ -55,6 +56,7 @@ urlpatterns = [
         WebhookDeliveries.as_view(),
         name="api-webhook-deliveries",
     ),
+    path("comparisons/", Comparisons.as_view(), name="api-comparisons"),
     path("experiments/", Experiments.as_view(), name="api-experiments"),
     path("experiments/<slug:slug>/", OneExperiment.as_view(), name="api-experiment"),
     path(
