@@ -1,4 +1,4 @@
-"""Compare two experiments over the tasks they share: is B, with the edited skills, better than A?"""
+"""Compare two experiments over the tasks they share: is B, the edited one, better than A?"""
 
 from __future__ import annotations
 
