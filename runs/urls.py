@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from runs.views import cells, experiments, pairs, skills
+from runs.views import cells, experiments, libraries, pairs, skills
 
 urlpatterns = [
     path("experiments/", experiments.experiments, name="experiments"),
@@ -24,6 +24,12 @@ urlpatterns = [
     ),
     path("pairs/<uuid:uid>/", pairs.pair, name="pair"),
     path("pairs/<uuid:uid>/text/<slug:part>/", pairs.pair_text, name="pair-text"),
+    path("libraries/", libraries.libraries, name="libraries"),
+    path("libraries/new/", libraries.new, name="library-new"),
+    path("libraries/<str:slug>/", libraries.library, name="library"),
+    path(
+        "libraries/<str:slug>/versions/<int:number>/", libraries.library, name="library-version"
+    ),
     path("skills/", skills.skills, name="skills"),
     path("skills/<str:slug>/", skills.skill, name="skill"),
 ]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from skills.models import Library, LibraryEntry, Skill, SkillVersion
+from django.db.models import Count, Exists, F, OuterRef, QuerySet, Subquery
+
+from skills.domain.skillfile import SkillType
+from skills.models import Library, LibraryEntry, Skill, SkillVersion, Status, Validity
+from workbench.kernel.lists import Filter, Listing
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,41 @@ class VersionRecord:
     libraries: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class VersionText:
+    """What one version of a skill gives to search and model."""
+
+    number: int
+    name: str
+    description: str
+    type: str
+    body: str
+
+    def as_text(self) -> str:
+        """Return it as one text: what is searched and shown, then the body."""
+        head = f"name: {self.name}\ntype: {self.type}\ndescription: {self.description}"
+        return f"{head}\n\n{self.body}"
+
+
+def changed_versions(
+    slugs: Collection[str], *, libraries: Collection[int]
+) -> dict[tuple[int, str], VersionText]:
+    """Return what each of ``libraries`` holds of each of ``slugs``, by library and slug."""
+    entries = LibraryEntry.objects.filter(
+        library__in=libraries, skill_version__skill__slug__in=slugs
+    ).select_related("skill_version__skill")
+    return {
+        (entry.library_id, entry.skill_version.skill.slug): VersionText(
+            entry.skill_version.number,
+            entry.skill_version.name,
+            entry.skill_version.description,
+            entry.skill_version.type,
+            entry.skill_version.body,
+        )
+        for entry in entries
+    }
+
+
 def texts_in(library: Library, slugs: Collection[str]) -> dict[str, SkillText]:
     """Return the texts of those of ``slugs`` that ``library`` holds, by slug."""
     entries = LibraryEntry.objects.filter(
@@ -56,20 +96,36 @@ def texts_in(library: Library, slugs: Collection[str]) -> dict[str, SkillText]:
     return {v.skill.slug: SkillText(v.skill.slug, v.name, v.body) for v in versions}
 
 
-def skill_records() -> list[SkillRecord]:
-    """Return every skill by slug, in three queries however many there are."""
+def _held_by(library_slug: str) -> QuerySet[LibraryEntry, Any]:
+    """Return the skills that a version of this library holds, as a subquery."""
+    return LibraryEntry.objects.filter(library__slug=library_slug).values("skill_version__skill")
+
+
+SKILL_LISTING = Listing(
+    sorts={"slug": "slug", "status": "status", "validity": "validity"},
+    default_sort="slug",
+    filters={
+        "status": Filter("status", tuple(Status.values), meaning="where a skill stands"),
+        "validity": Filter("validity", tuple(Validity.values), meaning="whether it holds"),
+        "library": Filter("pk__in", parse=_held_by, meaning="slug of a library that holds it"),
+    },
+)
+
+
+def skill_records(skills: Sequence[Skill]) -> list[SkillRecord]:
+    """Return the records of ``skills``, in their order, in two queries."""
     versions: dict[int, list[SkillVersion]] = defaultdict(list)
-    for version in SkillVersion.objects.defer("body").order_by("skill", "number"):
+    found = SkillVersion.objects.filter(skill__in=skills)
+    for version in found.defer("body").order_by("skill", "number"):
         versions[version.skill_id].append(version)
     libraries: dict[int, set[str]] = defaultdict(set)
-    for skill, slug in LibraryEntry.objects.values_list(
-        "skill_version__skill", "library__slug"
-    ).distinct():
+    for skill, slug in (
+        LibraryEntry.objects.filter(skill_version__skill__in=skills)
+        .values_list("skill_version__skill", "library__slug")
+        .distinct()
+    ):
         libraries[skill].add(slug)
-    return [
-        _record(skill, versions[skill.pk], libraries[skill.pk])
-        for skill in Skill.objects.order_by("slug")
-    ]
+    return [_record(skill, versions[skill.pk], libraries[skill.pk]) for skill in skills]
 
 
 def skill_record(slug: str) -> SkillRecord | None:
@@ -141,3 +197,120 @@ def _record(skill: Skill, versions: list[SkillVersion], libraries: set[str]) -> 
         versions=len(versions),
         libraries=tuple(sorted(libraries)),
     )
+
+
+# --- libraries ------------------------------------------------------------------
+
+LIBRARY_LISTING = Listing(sorts={"slug": "slug"}, default_sort="slug")
+VERSION_LISTING = Listing(sorts={"number": "number"}, default_sort="-number")
+ENTRY_LISTING = Listing(
+    sorts={"slug": "skill_version__skill__slug"},
+    default_sort="slug",
+    filters={
+        "type": Filter("skill_version__type", tuple(SkillType), meaning="what a skill offers"),
+        "status": Filter(
+            "skill_version__skill__status", tuple(Status.values), meaning="where it stands now"
+        ),
+    },
+)
+
+
+@dataclass(frozen=True)
+class LibraryRecord:
+    """One version of a library, with how many skills it holds."""
+
+    slug: str
+    number: int
+    sha256: str
+    skills: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """A skill that two versions of a library hold differently; None where one doesn't hold it."""
+
+    slug: str
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a library's version changed; each list is cut, each count is whole."""
+
+    added: tuple[Change, ...]
+    removed: tuple[Change, ...]
+    changed: tuple[Change, ...]
+    n_added: int
+    n_removed: int
+    n_changed: int
+
+
+def newest_libraries() -> QuerySet[Library, Any]:
+    """Return the newest version of every library."""
+    newer = Library.objects.filter(slug=OuterRef("slug"), number__gt=OuterRef("number"))
+    return Library.objects.filter(~Exists(newer))
+
+
+def library_version(slug: str, number: int | None = None) -> Library | None:
+    """Return one version of a library, the newest without ``number``, or None."""
+    found = Library.objects.filter(slug=slug).order_by("-number")
+    return (found if number is None else found.filter(number=number)).first()
+
+
+def library_records(libraries: Sequence[Library]) -> list[LibraryRecord]:
+    """Return the records of ``libraries``, in their order, in one query."""
+    counts = Counter(
+        dict(
+            LibraryEntry.objects.filter(library__in=libraries)
+            .values_list("library")
+            .annotate(n=Count("pk"))
+        )
+    )
+    return [
+        LibraryRecord(library.slug, library.number, library.sha256, counts[library.pk])
+        for library in libraries
+    ]
+
+
+def entries_of(library: Library) -> QuerySet[LibraryEntry, Any]:
+    """Return what the library holds, with each skill and the version's text left out."""
+    return (
+        LibraryEntry.objects.filter(library=library)
+        .select_related("skill_version__skill")
+        .defer("skill_version__body")
+    )
+
+
+def difference(before: Library, after: Library, *, most: int) -> Difference:
+    """Return what ``after`` holds otherwise than ``before``, at most ``most`` of each kind.
+
+    Both are versions of one library; it takes six queries, whatever they hold.
+    """
+    skill, number = "skill_version__skill__slug", "skill_version__number"
+
+    def beside(library: Library) -> QuerySet[LibraryEntry, Any]:
+        return LibraryEntry.objects.filter(
+            library=library, skill_version__skill=OuterRef("skill_version__skill")
+        )
+
+    added = LibraryEntry.objects.filter(~Exists(beside(before)), library=after)
+    removed = LibraryEntry.objects.filter(~Exists(beside(after)), library=before)
+    other = beside(before).exclude(skill_version=OuterRef("skill_version"))
+    changed = LibraryEntry.objects.filter(Exists(other), library=after).annotate(
+        before=Subquery(other.values(number)[:1]), after=F(number)
+    )
+    return Difference(
+        added=tuple(Change(s, None, n) for s, n in _first(added, skill, number, most=most)),
+        removed=tuple(Change(s, n, None) for s, n in _first(removed, skill, number, most=most)),
+        changed=tuple(
+            Change(s, b, a) for s, b, a in _first(changed, skill, "before", "after", most=most)
+        ),
+        n_added=added.count(),
+        n_removed=removed.count(),
+        n_changed=changed.count(),
+    )
+
+
+def _first(found: QuerySet[LibraryEntry, Any], *fields: str, most: int) -> list[tuple[Any, ...]]:
+    return list(found.order_by(fields[0]).values_list(*fields)[:most])

@@ -18,7 +18,10 @@ from runs.domain.plan import EMBEDDED
 from runs.domain.render import differing, traits
 from runs.models import Arm, Attempt, Cell, Failure, Outcome, PairArm
 from runs.services.reporting import descriptor_of
+from runs.views.listing import ListControls, list_controls, page_or_404
+from skills.models import Skill, Status, Validity
 from skills.selectors import (
+    SKILL_LISTING,
     SkillRecord,
     VersionRecord,
     skill_record,
@@ -67,12 +70,13 @@ class SkillRow:
 
 @dataclass(frozen=True)
 class SkillsPage:
-    """Every skill that was imported, each returned version by itself."""
+    """The skills, some at a time, each returned version by itself."""
 
     rows: tuple[SkillRow, ...]
     skills: int
     returned_somewhere: int
     demonstration: bool
+    controls: ListControls
 
 
 @dataclass(frozen=True)
@@ -143,16 +147,16 @@ class SkillPage:
 @unblinded_only
 def skills(request: HttpRequest) -> HttpResponse:
     """Show every skill with what came of the pairs it was returned in."""
+    page = page_or_404(Skill.objects.all(), SKILL_LISTING, request)
     totals: dict[str, dict[int, Returned]] = defaultdict(lambda: defaultdict(Returned))
     demonstration = False
     for given in _given():
         demonstration |= given.demonstration
         for slug, version in given.versions.items():
             _count(totals[slug][version], given)
-    records = skill_records()
     rows = tuple(
         _skill_row(record, version, total)
-        for record in records
+        for record in skill_records(page.rows)
         for version, total in sorted(
             totals.get(record.slug, {record.versions: Returned()}).items(), reverse=True
         )
@@ -160,7 +164,22 @@ def skills(request: HttpRequest) -> HttpResponse:
     return render_page(
         request,
         "runs/skills.html",
-        SkillsPage(rows, len(records), len(totals), demonstration),
+        SkillsPage(
+            rows=rows,
+            skills=Skill.objects.count(),
+            returned_somewhere=len(totals),
+            demonstration=demonstration,
+            controls=list_controls(
+                page,
+                url=reverse("skills"),
+                columns={"slug": "Skill", "status": "Status", "validity": "Validity"},
+                choices={
+                    "status": ("Status", tuple(Status.values)),
+                    "validity": ("Validity", tuple(Validity.values)),
+                },
+                texts={"library": "Library"},
+            ),
+        ),
     )
 
 

@@ -24,12 +24,16 @@ class Imported:
     Attributes:
         created: slugs that got a new version.
         unchanged: slugs whose text was stored already.
+        known: those of ``created`` that had a version before.
+        same: a version of the library held exactly this before, and stays.
         loaded: everything that was read, with what was recovered and left out.
     """
 
     library: Library
     created: tuple[str, ...]
     unchanged: tuple[str, ...]
+    known: frozenset[str]
+    same: bool
     loaded: LoadedLibrary
 
 
@@ -44,10 +48,17 @@ def import_skills(*, loaded: LoadedLibrary, library_slug: str) -> Imported:
         raise NothingToImport(f"no usable SKILL.md was found below {', '.join(loaded.roots)}")
     with transaction.atomic():
         versions, created = _stored(loaded.clean)
+        before = set(Library.objects.filter(slug=library_slug).values_list("pk", flat=True))
         library = freeze_library(slug=library_slug, versions=versions)
-    unchanged = tuple(p.slug for p in loaded.clean if p.slug not in created)
+    slugs = [parsed.slug for parsed in loaded.clean]
+    new = {version.skill.slug: version.number for version in versions}
     return Imported(
-        library, tuple(p.slug for p in loaded.clean if p.slug in created), unchanged, loaded
+        library=library,
+        created=tuple(slug for slug in slugs if slug in created),
+        unchanged=tuple(slug for slug in slugs if slug not in created),
+        known=frozenset(slug for slug in created if new[slug] > 1),
+        same=library.pk in before,
+        loaded=loaded,
     )
 
 

@@ -13,6 +13,7 @@ from skills.services.importing import Imported, NothingToImport, import_skills
 from workbench.trail import record_event
 
 LONGEST_SLUG = 100
+RESERVED = "new"
 
 
 class BadSlug(ValueError):
@@ -79,6 +80,8 @@ def check_slug(slug: str) -> None:
     Raises:
         BadSlug: with a slug that would do, where there is one.
     """
+    if slug == RESERVED:
+        raise BadSlug(f"{RESERVED} is the address of the upload form; choose another")
     wanted = slugify(slug)[:LONGEST_SLUG].strip("-")
     if not slug or slug != wanted:
         example = f", such as {wanted}" if wanted else ""

@@ -59,6 +59,7 @@ API_CHANGES = (401, 403, 403, 403, 405, 405)
 API_ADMIN_CHANGES = (401, 403, 403, 403, 403, 405)
 # What the methods answer that change something.
 API_WRITE: Row = (401, 403, 403, 403, IN, IN)
+PAGE_WRITE: Row = (302, 403, 403, 403, IN, IN)
 API_ADMIN_WRITE: Row = (401, 403, 403, 403, 403, IN)
 
 MATRIX: dict[str, Row] = {
@@ -66,6 +67,22 @@ MATRIX: dict[str, Row] = {
     "sign-in": SIGN_IN,
     "sign-in-link": ABSENT,
     "sign-out": POST_SIGNED_IN,
+    "invite": ABSENT,
+    "reset": ABSENT,
+    "account": SIGNED_IN,
+    "account-password": POST_SIGNED_IN,
+    "account-email": POST_SIGNED_IN,
+    "account-tokens": POST_SIGNED_IN,
+    "account-token-revoke": POST_SIGNED_IN,
+    "account-sign-out": POST_SIGNED_IN,
+    "people": UNBLINDED,
+    "person": UNBLINDED,
+    "person-role": POST_SIGNED_IN,
+    "person-deactivate": POST_SIGNED_IN,
+    "person-reactivate": POST_SIGNED_IN,
+    "person-reset-link": POST_SIGNED_IN,
+    "person-invitation": POST_SIGNED_IN,
+    "person-invitation-revoke": POST_SIGNED_IN,
     "theme": POST_OPEN,
     "glossary": SIGNED_IN,
     "health": OPEN,
@@ -81,11 +98,22 @@ MATRIX: dict[str, Row] = {
     "cell": UNBLINDED,
     "pair": UNBLINDED,
     "pair-text": UNBLINDED,
+    "libraries": UNBLINDED,
+    "library-new": UNBLINDED,
+    "library": UNBLINDED,
+    "library-version": UNBLINDED,
     "skills": UNBLINDED,
     "skill": UNBLINDED,
     "skill-text": UNBLINDED,
     "job": UNBLINDED,
     "job-progress": UNBLINDED,
+    "api-people": API,
+    "api-person": API,
+    "api-person-invitation": API_CHANGES,
+    "api-invitations": API_CHANGES,
+    "api-password-resets": API_CHANGES,
+    "api-tokens": API,
+    "api-token": (401, 403, 403, 403, 404, 404),  # somebody else's
     "api-job": API,
     "api-status": API,
     "api-schema": API,
@@ -109,12 +137,35 @@ POST_MATRIX: dict[str, Row] = {
     "experiment-resume": (302, 403, 403, 403, 302, 302),
     "experiment-cancel": (302, 403, 403, 403, 302, 302),
     "experiment-retry": (302, 403, 403, 403, 302, 302),
+    "library-new": PAGE_WRITE,
     "sign-in": (200, 302, 302, 302, 302, 302),
     "sign-in-link": (410,) * 6,
+    "invite": (410,) * 6,
+    "reset": (410,) * 6,
+    "account-password": (302, 400, 400, 400, 400, 400),
+    "account-email": (302,) * 6,
+    "account-tokens": (302, 403, 403, 403, 400, 400),
+    "account-token-revoke": (302, 403, 403, 403, 404, 404),
+    "account-sign-out": (302,) * 6,
+    "people": (302, 403, 403, 403, 400, 400),
+    "person-role": (302, 403, 403, 403, 403, 400),
+    "person-deactivate": (302, 403, 403, 403, 403, 302),
+    "person-reactivate": (302, 403, 403, 403, 403, 302),
+    # The answer shows the link.
+    "person-reset-link": (302, 403, 403, 403, 200, 200),
+    "person-invitation": (302, 403, 403, 403, 200, 200),
+    "person-invitation-revoke": (302, 403, 403, 403, 302, 302),
+    "api-person-invitation": API_WRITE,
+    "api-invitations": API_WRITE,
+    "api-password-resets": API_WRITE,
+    "api-tokens": API_WRITE,
 }
 PUT_MATRIX: dict[str, Row] = {}
-PATCH_MATRIX: dict[str, Row] = {}
-DELETE_MATRIX: dict[str, Row] = {}
+PATCH_MATRIX: dict[str, Row] = {"api-person": API_ADMIN_WRITE}
+DELETE_MATRIX: dict[str, Row] = {
+    "api-person-invitation": API_WRITE,
+    "api-token": (401, 403, 403, 403, 404, 404),
+}
 CHANGES = {
     "POST": POST_MATRIX,
     "PUT": PUT_MATRIX,
@@ -152,22 +203,37 @@ def arguments(experiment: Experiment) -> dict[str, dict[str, Any]]:
         if name.startswith(("experiment", "api-experiment"))
         and name not in ("experiments", "api-experiments")
     }
-    return one_slug | {
-        "sign-in-link": {"token": "unknown"},
-        "experiment-report": {**slug, "format": "json"},
-        "cell": {**slug, "sha12": cell.sha256[:12]},
-        "pair": {"uid": pair.uid},
-        "api-cell": {**slug, "sha12": cell.sha256[:12]},
-        "api-cell-pairs": {**slug, "sha12": cell.sha256[:12]},
-        "api-pair": {"uid": pair.uid},
-        "api-execution-attempts": {"uid": pair.arms.get(arm="SE").execution.uid},
-        "pair-text": {"uid": pair.uid, "part": "prompt"},
-        "job": job,
-        "job-progress": job,
-        "api-job": job,
-        "skill": {"slug": "two-pointer"},
-        "skill-text": {"slug": "two-pointer", "number": 1},
-    }
+    person = {"name": make_user("pat", Role.ANNOTATOR).username}
+    token, _ = create_token(
+        user=make_user("lou", Role.LEAD), name="t", scopes=[Scope.READ], at=timezone.now()
+    )
+    of_people = {name: person for name in MATRIX if name.removeprefix("api-").startswith("person")}
+    return (
+        one_slug
+        | of_people
+        | {
+            "sign-in-link": {"token": "unknown"},
+            "invite": {"token": "unknown"},
+            "reset": {"token": "unknown"},
+            "account-token-revoke": {"uid": token.uid},
+            "api-token": {"uid": token.uid},
+            "experiment-report": {**slug, "format": "json"},
+            "cell": {**slug, "sha12": cell.sha256[:12]},
+            "pair": {"uid": pair.uid},
+            "api-cell": {**slug, "sha12": cell.sha256[:12]},
+            "api-cell-pairs": {**slug, "sha12": cell.sha256[:12]},
+            "api-pair": {"uid": pair.uid},
+            "api-execution-attempts": {"uid": pair.arms.get(arm="SE").execution.uid},
+            "pair-text": {"uid": pair.uid, "part": "prompt"},
+            "job": job,
+            "job-progress": job,
+            "api-job": job,
+            "library": {"slug": "coding"},
+            "library-version": {"slug": "coding", "number": 1},
+            "skill": {"slug": "two-pointer"},
+            "skill-text": {"slug": "two-pointer", "number": 1},
+        }
+    )
 
 
 def signed_in_clients() -> dict[str, Client]:
@@ -302,6 +368,7 @@ ABSENT_THINGS = {
     "part": "absent",
     "number": 99,
     "format": "json",
+    "name": "nobody",
 }
 
 

@@ -18,7 +18,7 @@ from django.urls import reverse
 
 from runs.models import Arm, Attempt, Experiment, ExperimentStatus, Grade, Pair
 from runs.services.reporting import report_of
-from runs.views import cells, experiments, pairs, skills
+from runs.views import cells, experiments, libraries, pairs, skills
 from tests.factories import (
     EMBEDDED_MODEL,
     NOW,
@@ -55,6 +55,9 @@ PAGE_OF_TEMPLATE = {
     "runs/_progress.html": experiments.ProgressFragment,
     "runs/cell.html": cells.CellPage,
     "runs/pair.html": pairs.PairPage,
+    "runs/libraries.html": libraries.LibrariesPage,
+    "runs/library.html": libraries.LibraryPage,
+    "runs/library_new.html": libraries.LibraryNewPage,
     "runs/skills.html": skills.SkillsPage,
     "runs/skill.html": skills.SkillPage,
 }
@@ -92,6 +95,9 @@ def urls_of(experiment: Experiment) -> dict[str, str]:
         "runs/_progress.html": reverse("experiment-progress", kwargs=where),
         "runs/cell.html": reverse("cell", kwargs={**where, "sha12": cell.sha256[:12]}),
         "runs/pair.html": reverse("pair", kwargs={"uid": pair.uid}),
+        "runs/libraries.html": reverse("libraries"),
+        "runs/library.html": reverse("library", kwargs={"slug": "coding"}),
+        "runs/library_new.html": reverse("library-new"),
         "runs/skills.html": reverse("skills"),
         "runs/skill.html": reverse("skill", kwargs={"slug": "two-pointer"}),
     }
