@@ -115,9 +115,13 @@ def _run_django(argv: Sequence[str]) -> int:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "workbench.settings")
     _check_data_folder()
     try:
+        from django.core.exceptions import ImproperlyConfigured
         from django.core.management import execute_from_command_line
 
-        execute_from_command_line(list(argv))
+        try:
+            execute_from_command_line(list(argv))
+        except ImproperlyConfigured as fault:
+            raise CannotPrepare(str(fault)) from fault
     except ModuleNotFoundError as missing:
         if missing.name is None or (ROOT / missing.name.partition(".")[0]).exists():
             raise

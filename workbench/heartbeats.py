@@ -26,12 +26,11 @@ from django.utils import timezone
 from redis import Redis, RedisError
 
 from workbench.kernel.dispatch import waiting_messages
-from workbench.kernel.queues import QUEUES
+from workbench.kernel.queues import BEAT_TASK, QUEUES
 from workbench.models import Heartbeat
 
 logger = logging.getLogger(__name__)
 
-BEAT_TASK = "workbench.beat"
 SWEEPER = "sweeper"
 # So many empty tasks may wait in a queue that nobody consumes.
 BEATS_AT_MOST = 5

@@ -365,9 +365,18 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "filters": {"links": {"()": "workbench.kernel.logs.HideLinks"}},
-    "handlers": {
-        "stderr": {"class": "logging.StreamHandler", "formatter": "plain", "filters": ["links"]}
+    "filters": {
+        "links": {"()": "workbench.kernel.logs.HideLinks"},
+        "beats": {"()": "workbench.kernel.logs.DropBeats"},
     },
+    "handlers": {
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "formatter": "plain",
+            "filters": ["links", "beats"],
+        }
+    },
+    # A stranger's Host header is answered 400; with its traceback scanners would fill the log.
+    "loggers": {"django.security.DisallowedHost": {"level": "CRITICAL"}},
     "root": {"handlers": ["stderr"], "level": env.str("WORKBENCH_LOG_LEVEL", "WARNING")},
 }

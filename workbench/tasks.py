@@ -7,7 +7,7 @@ from uuid import UUID
 
 from celery import shared_task
 
-from workbench.heartbeats import BEAT_TASK
+from workbench.kernel.queues import BEAT_TASK
 from workbench.notices import DELIVER_TASK, MAIL_TASK, QUEUE
 from workbench.notices.digest import mail_digest
 from workbench.notices.webhooks import deliver

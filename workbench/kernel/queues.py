@@ -7,3 +7,5 @@ LABELLING: Final = "labelling"
 DEFAULT: Final = "default"
 
 QUEUES: Final = (EXECUTIONS, LABELLING, DEFAULT)
+# An empty task that the sweeper sends through each; that it was taken up is what it says.
+BEAT_TASK: Final = "workbench.beat"
