@@ -45,7 +45,14 @@ UNEXPECTED = (
 
 
 class JobFailed(Exception):
-    """The work can't be done as asked; the text says why and what to do, and is shown."""
+    """The work can't be done as asked; the text says why and what to do, and is shown.
+
+    ``result``: the same in plain JSON values, for programs.
+    """
+
+    def __init__(self, text: str, *, result: Mapping[str, Any] | None = None) -> None:
+        super().__init__(text)
+        self.result = result
 
 
 class JobMissing(Exception):
@@ -135,7 +142,7 @@ def perform(uid: UUID, work: Work) -> None:
     except LeaseLost:
         return
     except JobFailed as failed:
-        problem = str(failed)
+        problem, result = str(failed), failed.result
     except Exception:
         logger.exception("the job %s (%s of %s) failed", uid, job.kind, job.subject)
         problem = UNEXPECTED

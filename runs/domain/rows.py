@@ -617,7 +617,7 @@ _HOST_FAILURES = frozenset({"host", "infra_error", "sandbox"})
 # These can also be said of a program that was checked, whose outcome 0 then is a result.
 _OF_PROGRAMS_TOO = frozenset({"timeout", "incomplete"})
 # What the workbench itself writes into the runs that it exports.
-_AS_REPORTED = frozenset({Failure.PENDING, Failure.UNEQUAL_PARAMETERS})
+_AS_REPORTED = frozenset({Failure.PENDING, Failure.UNEQUAL_PARAMETERS, Failure.CONFLICT})
 _NEVER_A_RESULT = (_CALL_FAILURES | _HOST_FAILURES) - _OF_PROGRAMS_TOO
 
 

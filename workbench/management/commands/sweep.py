@@ -12,6 +12,8 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import close_old_connections
 from django.utils import timezone
 
+from runs.services.exporting import remove_old_exports
+from runs.services.handing_in import remove_old_rows
 from runs.services.sweeping import sweep
 from workbench import idempotency
 from workbench.heartbeats import SWEEPER, beat, send_beats
@@ -38,6 +40,8 @@ class Command(BaseCommand):
                 sweep(now=now)
                 idempotency.forget_old(now=now)
                 sweep_jobs(now=now)
+                remove_old_exports(now=now)
+                remove_old_rows(now=now)
                 sweep_deliveries(now=now)
                 sweep_digests(now=now)
                 beat([SWEEPER], at=now)
