@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import worker_process_init
+from celery.signals import celeryd_init, worker_process_init
 
 from workbench.supervise.processes import die_with_parent
 
@@ -13,6 +13,12 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "workbench.settings")
 app = Celery("workbench")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
+
+
+@celeryd_init.connect
+def _remember_concurrency(*, conf: Any, options: dict[str, Any], **_: Any) -> None:
+    """Let tasks know how many run beside each other; the option alone says it to nobody."""
+    conf.worker_concurrency = options.get("concurrency") or conf.worker_concurrency
 
 
 @worker_process_init.connect

@@ -28,7 +28,7 @@ from runs.domain.plan import (
     slug_fault,
 )
 from runs.domain.suites import SUITE_NAMES
-from runs.models import Experiment, ExperimentDraft, Origin
+from runs.models import Experiment, ExperimentDraft, ExperimentStatus, Origin
 from runs.services.naming import check_names
 from runs.services.offering import suite_choices
 from workbench.trail import record_event
@@ -238,7 +238,7 @@ def check_draft(toml: str, *, slug: str = "") -> DraftCheck:
         return DraftCheck(error.problems)
     tasks = {one.name: one.tasks for one in suite_choices()}
     problems = []
-    if fault := _taken(spec.slug, own=slug):
+    if fault := _taken(spec.slug, own=slug, toml=toml):
         problems.append(Problem(line_of(toml, table="", key="slug"), fault))
     for index, benchmark in enumerate(spec.benchmarks):
         if benchmark.size and benchmark.size > tasks[benchmark.suite]:
@@ -296,9 +296,12 @@ def _is_free(slug: str) -> bool:
     )
 
 
-def _taken(slug: str, *, own: str) -> str:
+def _taken(slug: str, *, own: str, toml: str) -> str:
     """Return what is wrong with a file's slug, as a sentence, or an empty text."""
-    if Experiment.objects.filter(slug=slug).exists():
+    taken = Experiment.objects.filter(slug=slug)
+    # This very file, planned by a start that was interrupted: starting it goes on from there.
+    begun = taken.filter(status=ExperimentStatus.PLANNED, toml=toml)
+    if taken.exists() and not begun.exists():
         return f"an experiment '{slug}' exists; choose another slug, such as {free_slug(slug)}"
     if slug != own and ExperimentDraft.objects.filter(slug=slug).exists():
         return f"a draft '{slug}' exists; choose another slug, such as {free_slug(slug)}"

@@ -202,7 +202,7 @@ def is_complete(experiment: Experiment) -> bool:
     cells = list(experiment.cells.select_related("partition"))
     if len(cells) != len(spec["models"]) * len(spec["benchmarks"]) * len(spec["cells"]):
         return False
-    pairs = sum(len(cell.partition.task_keys) for cell in cells) * spec["replicates"]
+    pairs: int = sum(len(cell.partition.task_keys) for cell in cells) * spec["replicates"]
     # A pair's arms are written in the transaction that writes the pair and its position.
     arms: int = PairArm.objects.filter(pair__cell__experiment=experiment).count()
     return arms == 2 * pairs

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 from runs.models import Attempt, Experiment, Failure, Pair
 from runs.sandbox.grader import Grader
@@ -12,11 +14,22 @@ from runs.services.outcomes import regrade, store_outcome
 from workbench.trail import record_event
 
 
-def rescore(*, experiment: Experiment, grader: Grader, at: datetime) -> int:
+def rescore(
+    *,
+    experiment: Experiment,
+    grader: Grader,
+    at: datetime,
+    actor: Any = None,
+    say: Callable[[int, int], None] = lambda done, of: None,
+) -> int:
     """Grade every answer again whose result differs now; return how many got a new grade.
 
     An answer that is checked as before to the same verdict keeps its grade, and so
     does one that this host can't check now: rescoring twice adds nothing.
+
+    Args:
+        actor: the user who asked for it, or None for the command line.
+        say: told before each answer how many are done, of how many.
 
     Raises:
         WrongStatus: its runs were made elsewhere.
@@ -24,11 +37,15 @@ def rescore(*, experiment: Experiment, grader: Grader, at: datetime) -> int:
     """
     refuse_pushed(experiment)
     attempts = Attempt.objects.filter(execution__in=executions_of(experiment), failure=Failure.NONE)
-    graded = sum(regrade(pk, grader) for pk in attempts.order_by("pk").values_list("pk", flat=True))
+    answers = list(attempts.order_by("pk").values_list("pk", flat=True))
+    graded = 0
+    for done, pk in enumerate(answers):
+        say(done, len(answers))
+        graded += regrade(pk, grader)
     for pair in Pair.objects.filter(cell__experiment=experiment).order_by("pk"):
         store_outcome(pair)
     record_event(
-        actor=None,
+        actor=actor,
         verb="experiment.rescored",
         subject=experiment.slug,
         reason=f"{graded} answers graded again",
