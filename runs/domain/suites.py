@@ -86,10 +86,15 @@ def load_task_file(path: Path, *, name: str, format: Format | None = None) -> Su
         raise InvalidTaskFile(found.problems)
     return Suite(
         name=name,
-        comparator="python_eq" if found.format in _PYTHON_EQ else "exact",
+        comparator=comparator_of(found.format),
         tasks=found.tasks,
         notices=found.problems,
     )
+
+
+def comparator_of(format: Format | None) -> str:
+    """Return how values of a file in ``format`` are compared where a task doesn't say."""
+    return "python_eq" if format in _PYTHON_EQ else "exact"
 
 
 def read_task_file(path: Path, *, format: Format | None = None) -> TaskFile:

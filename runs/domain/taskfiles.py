@@ -117,34 +117,64 @@ def detect_format(row: Mapping[str, Any]) -> Format | None:
 
 
 def read_tasks(lines: Iterable[bytes], *, path: str, format: Format | None = None) -> TaskFile:
-    """Return every task and every problem of a file given as raw lines.
+    """Return every task and every problem of a file given as raw lines; see ``TaskStream``.
+
+    A key that comes twice with two contents is left out altogether.
+    """
+    tasks: dict[str, TaskSpec] = {}
+    problems: list[Problem] = []
+    stream = TaskStream(lines, path=path, format=format)
+    for found in stream:
+        if isinstance(found, Problem):
+            problems.append(found)
+        else:
+            tasks[found.key] = found
+    kept = tuple(task for key, task in tasks.items() if key not in stream.conflicting)
+    return TaskFile(format=stream.format, tasks=kept, problems=tuple(problems))
+
+
+class TaskStream:
+    """The tasks and problems of a file given as raw lines, one at a time, in the file's order.
 
     Blank lines and lines that start with ``#`` are skipped; a byte order mark
     and CRLF line ends are accepted. Without ``format`` the first object decides.
     A key that comes twice with one content counts once and is noted; with two
-    contents both are left out and reported.
+    contents it is a problem. Of a task only key and content hash are kept.
+
+    Attributes:
+        format: what the file is in, once that is known.
+        conflicting: keys that came with two contents so far.
     """
-    tasks: dict[str, TaskSpec] = {}
-    first: dict[str, int] = {}
-    conflicting: set[str] = set()
-    problems: list[Problem] = []
-    reader = _Reader(path=path, format=format)
-    for found in reader.read(lines):
-        if isinstance(found, Problem):
-            problems.append(found)
-            continue
-        key = found.task.key
-        if key not in tasks:
-            tasks[key], first[key] = found.task, found.number
-            continue
-        same = tasks[key].sha256 == found.task.sha256
-        if not same:
-            conflicting.add(key)
-        problems.append(_repeated(path, found.number, key, first[key], same=same))
-    kept = tuple(task for key, task in tasks.items() if key not in conflicting)
-    if not tasks and not problems:
-        problems.append(_empty(path))
-    return TaskFile(format=reader.format, tasks=kept, problems=tuple(problems))
+
+    def __init__(self, lines: Iterable[bytes], *, path: str, format: Format | None = None) -> None:
+        self._reader = _Reader(path=path, format=format)
+        self._lines = lines
+        self.conflicting: set[str] = set()
+
+    @property
+    def format(self) -> Format | None:
+        return self._reader.format
+
+    def __iter__(self) -> Iterator[TaskSpec | Problem]:
+        first: dict[str, tuple[int, str]] = {}
+        problems = False
+        for found in self._reader.read(self._lines):
+            if isinstance(found, Problem):
+                problems = True
+                yield found
+                continue
+            task = found.task
+            if task.key not in first:
+                first[task.key] = (found.number, task.sha256)
+                yield task
+                continue
+            line, sha256 = first[task.key]
+            same = sha256 == task.sha256
+            if not same:
+                self.conflicting.add(task.key)
+            yield _repeated(self._reader.path, found.number, task.key, line, same=same)
+        if not first and not problems:
+            yield _empty(self._reader.path)
 
 
 class _Reader:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from django.db import transaction
@@ -13,6 +14,9 @@ from runs.domain.tasks import TaskSpec
 from runs.models import Benchmark, Partition, Task
 from workbench.kernel.identity import sha256_of
 
+# Tasks in memory at once while a suite is stored.
+_BATCH = 500
+
 
 def store_benchmark(
     *, slug: str, tasks: Sequence[TaskSpec], checkers: Mapping[str, Mapping[str, Any]]
@@ -22,26 +26,43 @@ def store_benchmark(
     Args:
         checkers: by task key, what answers are checked against.
     """
-    digest = sha256_of(sorted(task.sha256 for task in tasks))
+    return store_rows(
+        slug=slug,
+        sha256=sha256_of(sorted(task.sha256 for task in tasks)),
+        rows=(task_row(task, checkers[task.key]) for task in tasks),
+    )
+
+
+def task_row(task: TaskSpec, checker: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of ``task``, whose answers are checked against ``checker``."""
+    return {
+        "key": task.key,
+        "prompt": task.prompt,
+        "kind": task.kind.value,
+        "checker": dict(checker),
+        "gold_skills": list(task.gold_skills),
+        "tags": list(task.tags),
+        "sha256": task.sha256,
+    }
+
+
+def store_rows(*, slug: str, sha256: str, rows: Iterable[Mapping[str, Any]]) -> Benchmark:
+    """Return the benchmark of ``slug`` with this content, stored once.
+
+    Args:
+        sha256: of the sorted hashes of the tasks.
+        rows: each task's columns, as ``task_row`` gives them; read only where they are stored,
+            and never all at once.
+    """
     with transaction.atomic():
-        stored = Benchmark.objects.filter(slug=slug, sha256=digest).first()
+        stored = Benchmark.objects.filter(slug=slug, sha256=sha256).first()
         if stored:
             return stored
         last = Benchmark.objects.filter(slug=slug).aggregate(n=Max("number"))["n"] or 0
-        benchmark = Benchmark.objects.create(slug=slug, number=last + 1, sha256=digest)
-        Task.objects.bulk_create(
-            Task(
-                benchmark=benchmark,
-                key=task.key,
-                prompt=task.prompt,
-                kind=task.kind.value,
-                checker=dict(checkers[task.key]),
-                gold_skills=list(task.gold_skills),
-                tags=list(task.tags),
-                sha256=task.sha256,
-            )
-            for task in tasks
-        )
+        benchmark = Benchmark.objects.create(slug=slug, number=last + 1, sha256=sha256)
+        waiting = iter(rows)
+        while batch := [Task(benchmark=benchmark, **row) for row in islice(waiting, _BATCH)]:
+            Task.objects.bulk_create(batch)
     return benchmark
 
 

@@ -105,13 +105,18 @@ def references_check(*, suite: Suite, grader: Grader) -> Iterator[ReferenceCheck
         NoIsolation: a task is code and nothing here can isolate it.
     """
     for task in suite.tasks:
-        checker = task.checker
-        if task.kind is Kind.CODE:
-            checker = {"comparator": suite.comparator, **checker}
-        yield _check(task, checker, grader)
+        yield reference_check(task=task, comparator=suite.comparator, grader=grader)
 
 
-def _check(task: TaskSpec, checker: Mapping[str, Any], grader: Grader) -> ReferenceCheck:
+def reference_check(*, task: TaskSpec, comparator: str, grader: Grader) -> ReferenceCheck:
+    """Return whether the task's checker passes the task's own reference; see above.
+
+    Args:
+        comparator: how values are compared where the task doesn't say.
+    """
+    checker = task.checker
+    if task.kind is Kind.CODE:
+        checker = {"comparator": comparator, **checker}
     reply = reference_reply(task)
     if reply is None:
         return ReferenceCheck(task.key, ReferenceState.NO_REFERENCE, checker=checker)
