@@ -189,15 +189,15 @@ def system_state(*, now: datetime) -> SystemState:
     return _shared.look(now)
 
 
-def look_at_system(*, now: datetime) -> SystemState:
-    """Return how the parts are at ``now``."""
+def look_at_system(*, now: datetime, broker_url: str = "") -> SystemState:
+    """Return how the parts are at ``now``; ``broker_url`` names another broker than ours."""
     try:
         heard = dict(Heartbeat.objects.values_list("process", "at"))
     except DatabaseError:
         unknown = [Part(name=name, status=Status.UNKNOWN) for name in ("sweeper", "worker")]
         gone = Part(name="database", status=Status.RED, text=DATABASE_GONE)
-        return SystemState(parts=(gone, _broker(), *unknown))
-    broker = _broker()
+        return SystemState(parts=(gone, _broker(broker_url), *unknown))
+    broker = _broker(broker_url)
     sweeper = _sweeper(heard.get(SWEEPER), now)
     blind = Status.RED in (broker.status, sweeper.status)
     return SystemState(
@@ -210,10 +210,10 @@ def look_at_system(*, now: datetime) -> SystemState:
     )
 
 
-def _broker() -> Part:
-    if not settings.BROKER_URL:
+def _broker(url: str) -> Part:
+    url = (url or settings.BROKER_URL).replace("redis+socket://", "unix://")
+    if not url:
         return Part(name="broker", status=Status.RED, text=NO_BROKER)
-    url = settings.BROKER_URL.replace("redis+socket://", "unix://")
     try:
         with Redis.from_url(
             url, socket_connect_timeout=BROKER_PATIENCE_S, socket_timeout=BROKER_PATIENCE_S

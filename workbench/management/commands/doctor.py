@@ -19,11 +19,15 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
+from django.utils import timezone
 
 from workbench import bootstrap, supervise
+from workbench.heartbeats import Status, look_at_system
 from workbench.kernel.evidence import missing_triggers
+from workbench.kernel.hosts import public_address
 from workbench.llm.endpoints import InvalidEndpoints, configured_endpoints, endpoints_file
 from workbench.management.commands.test import CHROMIUMS
+from workbench.management.outside import judge
 from workbench.trail import broken_link
 
 LOW_DISK_MB = 1_000
@@ -191,6 +195,12 @@ def database() -> Iterator[Finding]:
         return
     try:
         yield Finding(text=f"{_database_version()} at {name}")
+        if settings.PRODUCTION and connection.vendor == "sqlite":
+            yield Finding(
+                text="SQLite in production",
+                cost="several machines, and writers that don't wait for each other",
+                remedy="set DATABASE_URL to postgres://USER:PASSWORD@HOST/NAME",
+            )
         executor = MigrationExecutor(connection)
         pending = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
         if not executor.loader.applied_migrations:
@@ -247,6 +257,39 @@ def _guards() -> Iterator[Finding]:
             remedy="compare with a backup",
             essential=True,
         )
+
+
+def processes() -> Iterator[Finding]:
+    live = supervise.live_set(settings.DATA_DIR)
+    if not (live or settings.BROKER_URL):
+        yield Finding(text="none runs now; `serve` starts them")
+        return
+    url = live["environment"]["BROKER_URL"] if live else settings.BROKER_URL
+    state = look_at_system(now=timezone.now(), broker_url=url)
+    working = [part.name for part in state.parts if part.status is Status.GREEN]
+    if working:
+        yield Finding(text=f"at work: {', '.join(working)}")
+    for part in state.parts:
+        if part.status is Status.RED and part.name != "database":  # that has its own lines
+            yield Finding(text=part.text, cost="nothing that was asked for is done", essential=True)
+
+
+def address() -> Iterator[Finding]:
+    live = supervise.live_set(settings.DATA_DIR) or {"environment": {}}
+    url = settings.PUBLIC_URL or live["environment"].get("WORKBENCH_PUBLIC_URL", "")
+    if not url:
+        yield Finding(text="no public address: the pages are for this machine, or its network")
+        return
+    verdict = judge(public_address(url))
+    if verdict.remedy:
+        yield Finding(
+            text=f"{url}: {verdict.text}",
+            cost="nobody reaches the pages by the address that links carry",
+            remedy=verdict.remedy,
+            essential=True,
+        )
+    else:
+        yield Finding(text=f"{url} {verdict.text}")
 
 
 def model() -> Iterator[Finding]:
@@ -334,6 +377,8 @@ CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "sandbox": sandbox,
     "broker": broker,
     "database": database,
+    "processes": processes,
+    "address": address,
     "model": model,
     "endpoints": endpoints,
     "browser": browser,
