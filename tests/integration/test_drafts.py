@@ -1,0 +1,549 @@
+"""Drafts: what a file from the web may name, saving by revision, cloning, estimate and start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from runs.domain.plan import CellSpec, ModelSpec, parse_experiment
+from runs.models import (
+    Execution,
+    Experiment,
+    ExperimentDraft,
+    ExperimentStatus,
+    Pair,
+    PairArm,
+    Position,
+)
+from runs.services import launching, lifecycle, planning
+from runs.services.drafting import (
+    DraftChanged,
+    DraftMissing,
+    UnreadableFile,
+    check_draft,
+    clone_draft,
+    clone_experiment,
+    create_draft,
+    discard_draft,
+    draft_by_slug,
+    file_text,
+    free_slug,
+    save_draft,
+)
+from runs.services.launching import (
+    DraftBusy,
+    DraftNotReady,
+    estimate_from,
+    estimate_of,
+    is_outdated,
+    request_estimate,
+    request_start,
+)
+from tests import drafts
+from tests.drafts import TOML, estimate, make_draft, start, store_suite
+from tests.experiments import make_spec, plan, run_left, write_tasks
+from tests.factories import make_user
+from workbench.kernel.chat import EndpointFault
+from workbench.kernel.leases import LeaseState
+from workbench.kernel.roles import Role
+from workbench.llm.endpoints import endpoints_file
+from workbench.models import AuditEvent, Call, Job
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def suite(tmp_path: Path, settings: Any) -> None:
+    settings.RENEW_SECONDS = 60
+    settings.DATA_DIR = tmp_path
+    store_suite(tmp_path)
+
+
+def problems_of(toml: str) -> list[tuple[int | None, str]]:
+    return [(problem.line, problem.message) for problem in check_draft(toml).problems]
+
+
+# --- what a file from the web may name ------------------------------------------
+
+
+def test_a_file_that_names_what_is_here_has_no_problem_and_its_size() -> None:
+    check = check_draft(TOML)
+    assert check.problems == ()
+    assert (check.pairs, check.cells) == (12, 1)  # 12 tasks, one of everything else
+    more = TOML.replace("seed = 7", "replicates = 3").replace(
+        'suite = "counting"', 'suite = "counting"\npartition = { size = 5 }'
+    )
+    more += 'control = ["normal", "schema_empty"]\n'
+    check = check_draft(more)
+    assert (check.pairs, check.cells) == (30, 2)  # 5 tasks x 3 replicates x 2 cells
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://169.254.169.254",
+        "http://169.254.169.254/latest/meta-data",
+        "http://127.0.0.1:6379",
+        "http://localhost:8000/v1",
+        "http://[::ffff:127.0.0.1]/v1",
+        "http://[::1]/v1",
+        "http://2130706433/v1",
+        "http://0x7f000001/v1",
+        "http://127.1/v1",
+        "http://internal.example/v1",
+        "https://llm.example.evil.example/v1",
+        "https://llm.example/v1/../other",
+        "https://LLM.example/v2",
+        "https://user@llm.example/v1",
+        "https://llm.example/v1?key=1",
+        "file:///etc/passwd",
+        "gopher://127.0.0.1:6379/_INFO",
+        "replay:/etc/passwd",
+        "embedded",
+        "scripted:mixed?tasks=/etc/passwd",
+        "",
+    ],
+)
+def test_an_address_that_is_not_configured_is_refused(address: str) -> None:
+    endpoints_file().write_text(
+        '[[endpoint]]\nname = "gateway"\nbase_url = "https://llm.example/v1"\n'
+    )
+    allowed = TOML.replace("scripted:mixed", "https://llm.example/v1/")
+    assert problems_of(allowed) == []
+    ((line, message),) = problems_of(TOML.replace("scripted:mixed", address))
+    assert line == 7
+    assert "base_url" in message
+
+
+def test_no_key_but_the_endpoints_own_can_be_sent_anywhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another variable's value would travel to the endpoint as a key."""
+    monkeypatch.setenv("SECRET_KEY", "do-not-tell")
+    endpoints_file().write_text(
+        '[[endpoint]]\nname = "open"\nbase_url = "https://open.example/v1"\n'
+        '[[endpoint]]\nname = "keyed"\nbase_url = "https://keyed.example/v1"\n'
+        'api_key_env = "OUR_KEY"\n'
+    )
+    stolen = TOML.replace(
+        'base_url = "scripted:mixed"',
+        'base_url = "https://open.example/v1"\napi_key_env = "SECRET_KEY"',
+    )
+    assert problems_of(stolen) == [(8, "the endpoint open uses another key; remove api_key_env")]
+    other = stolen.replace("open.example", "keyed.example")
+    wanted = 'the endpoint keyed uses another key; write api_key_env = "OUR_KEY"'
+    assert problems_of(other) == [(8, wanted)]
+    assert problems_of(other.replace('api_key_env = "SECRET_KEY"\n', "")) == [(5, wanted)]
+    assert problems_of(other.replace("SECRET_KEY", "OUR_KEY")) == []
+
+
+def test_a_model_or_rate_beyond_what_is_configured_is_refused() -> None:
+    endpoints_file().write_text(
+        '[[endpoint]]\nname = "gateway"\nbase_url = "https://llm.example/v1"\n'
+        '[[endpoint.model]]\nid = "small"\nrequests_per_minute = 60\n'
+    )
+    toml = TOML.replace("scripted:mixed", "https://llm.example/v1")
+    assert problems_of(toml) == [(6, "the endpoint gateway offers no 'scripted'; it offers: small")]
+    small = toml.replace('id = "scripted"', 'id = "small"')
+    fault = "the endpoint gateway takes no more; write requests_per_minute = 60"
+    assert problems_of(small) == [(5, fault)]
+    slow = small.replace("price_in = 1", "requests_per_minute = 61")
+    assert problems_of(slow) == [(8, fault)]
+    assert problems_of(slow.replace("61", "60")) == []
+
+
+@pytest.mark.parametrize("source", ["/etc/passwd", "./counting.jsonl", "counting.jsonl", "other"])
+def test_a_suite_is_a_name_and_never_a_file(source: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)  # where counting.jsonl lies
+    ((line, message),) = problems_of(TOML.replace('suite = "counting"', f'suite = "{source}"'))
+    assert line == 12
+    assert "there is no suite" in message
+    assert "counting" in message
+
+
+def test_everything_that_is_missing_is_told_at_once_by_line() -> None:
+    toml = TOML.replace('"counting"', '"other"').replace('"coding"', '"none"')
+    toml = toml.replace("scripted:mixed", "http://127.0.0.1")
+    assert [line for line, _ in problems_of(toml)] == [7, 12, 15]
+    too_many = TOML.replace('suite = "counting"', 'suite = "counting"\npartition = {size = 13}')
+    assert problems_of(too_many) == [
+        (13, "the suite counting has 12 tasks, not 13; lower the size or leave it out")
+    ]
+
+
+def test_endpoints_that_can_not_be_read_are_told_and_nothing_passes() -> None:
+    endpoints_file().write_text("[[endpoint]]\n")
+    ((line, message),) = problems_of(TOML)
+    assert line is None
+    assert "needs the key 'name'" in message
+
+
+@pytest.mark.parametrize("hostile", ["[" * 5000, "a = " + "[" * 5000, 'slug = "x"\n' * 3])
+def test_hostile_files_are_problems_and_no_crash(hostile: str) -> None:
+    assert problems_of(hostile)
+    assert make_draft(file_text(hostile)).slug == "draft"
+
+
+def test_a_file_whose_lists_explode_is_refused_before_they_do() -> None:
+    lists = f"k = {list(range(1, 51))}\ntemperature = {[n / 100 for n in range(200)]}\n"
+    ((line, message),) = problems_of(TOML + lists)
+    assert line == 14
+    assert "10,000 cells" in message
+
+
+def test_what_is_no_text_or_too_large_is_refused() -> None:
+    assert file_text(b"\xef\xbb\xbfa = 1\r\nb = 2") == "a = 1\nb = 2\n"
+    for content, fault in (
+        (b"\xff\xfe", "UTF-8"),
+        (b"a = '\0'", "NUL"),
+        (b"#" * (256 * 1024 + 1), "262,144"),
+    ):
+        with pytest.raises(UnreadableFile, match=fault):
+            file_text(content)
+
+
+# --- saving -----------------------------------------------------------------------
+
+
+def test_a_draft_takes_the_files_slug_and_another_where_it_is_taken() -> None:
+    first = make_draft()
+    assert first.slug == "panel"
+    assert make_draft().slug == "draft"
+    assert make_draft().slug == "draft-2"
+    ((line, message),) = [(p.line, p.message) for p in check_draft(TOML, slug="draft").problems]
+    assert (line, message) == (2, "a draft 'panel' exists; choose another slug, such as panel-2")
+    assert check_draft(TOML, slug="panel").problems == ()
+
+
+def test_saving_over_a_newer_revision_changes_nothing() -> None:
+    lead = make_user("lee", Role.LEAD)
+    draft = make_draft()
+    mine, theirs = TOML + "k = 5\n", TOML + "k = 7\n"
+    saved = save_draft(slug="panel", toml=theirs, revision=1, actor=lead, at=timezone.now())
+    assert (saved.revision, saved.toml) == (2, theirs)
+    with pytest.raises(DraftChanged) as changed:
+        save_draft(slug="panel", toml=mine, revision=draft.revision, actor=lead, at=timezone.now())
+    assert changed.value.now.toml == theirs
+    assert draft_by_slug("panel").toml == theirs
+    event = AuditEvent.objects.filter(verb="draft.saved").get()
+    assert (event.actor, event.subject) == (lead, "panel")
+
+
+def test_the_slug_follows_the_file_unless_it_is_taken() -> None:
+    make_draft(TOML.replace("panel", "other"))
+    make_draft()
+    at = timezone.now()
+    renamed = save_draft(
+        slug="panel", toml=TOML.replace("panel", "new-name"), revision=1, actor=None, at=at
+    )
+    assert renamed.slug == "new-name"
+    kept = save_draft(
+        slug="new-name", toml=TOML.replace("panel", "other"), revision=2, actor=None, at=at
+    )
+    assert (kept.slug, kept.revision) == ("new-name", 3)
+    with pytest.raises(DraftMissing):
+        draft_by_slug("panel")
+
+
+def test_a_discarded_draft_is_gone() -> None:
+    make_draft()
+    discard_draft(slug="panel", actor=None, at=timezone.now())
+    assert not ExperimentDraft.objects.exists()
+    with pytest.raises(DraftMissing):
+        discard_draft(slug="panel", actor=None, at=timezone.now())
+
+
+# --- cloning ----------------------------------------------------------------------
+
+
+def test_a_draft_is_cloned_with_all_but_its_slug() -> None:
+    toml = "# why we look\n" + TOML.replace('slug = "panel"', 'slug = "panel"  # the first')
+    make_draft(toml)
+    clone = clone_draft(slug="panel", actor=None, at=timezone.now())
+    assert clone.slug == "panel-2"
+    assert clone.toml == toml.replace('"panel"', '"panel-2"')
+    assert clone_draft(slug="panel-2", actor=None, at=timezone.now()).slug == "panel-3"
+
+
+def test_an_experiment_from_a_file_of_the_command_line_is_cloned_from_its_plan(
+    tmp_path: Path,
+) -> None:
+    """Its file wasn't kept and its suite was a path: the stored benchmark stands for it."""
+    cells = (
+        CellSpec(library="coding", k=5, types=("guard", "utility"), temperature=0.25),
+        CellSpec(library="coding", control="schema_empty"),
+    )
+    spec = make_spec(
+        tmp_path / "counting.jsonl", slug="panel", cells=cells, failure_policy="incorrect"
+    )
+    experiment = plan(spec)
+    assert experiment.toml == ""
+    clone = clone_experiment(experiment=experiment, actor=None, at=timezone.now())
+    assert clone.slug == "panel-2"
+    again = parse_experiment(clone.toml, path="")
+    assert again.cells == spec.cells
+    assert again.models == spec.models
+    assert again.failure_policy == "incorrect"
+    assert [one.suite for one in again.benchmarks] == ["counting"]
+    assert check_draft(clone.toml, slug="panel-2").problems == ()
+
+
+def test_a_started_draft_is_cloned_with_its_comments() -> None:
+    experiment = Experiment.objects.get(slug=start(make_draft("# why\n" + TOML)).result["slug"])
+    clone = clone_experiment(experiment=experiment, actor=None, at=timezone.now())
+    assert clone.toml == "# why\n" + TOML.replace("panel", "panel-2")
+
+
+def test_a_free_slug_fits_and_counts_on() -> None:
+    assert free_slug("panel") == "panel-2"
+    make_draft(TOML.replace("panel", "panel-2"))
+    assert free_slug("panel") == free_slug("panel-2") == "panel-3"
+    assert len(free_slug("x" * 100)) == 100
+
+
+# --- estimate and start -----------------------------------------------------------
+
+
+def test_an_estimate_plans_nothing_and_says_what_it_will_take() -> None:
+    draft = make_draft(TOML + 'control = ["normal", "schema_empty"]\n')
+    job = estimate(draft)
+    assert (job.state, job.problem) == (LeaseState.DONE, "")
+    assert not Experiment.objects.exists()
+    assert not Execution.objects.exists()
+    found = estimate_of(draft)
+    assert found is not None
+    # Two cells of 12 pairs: 12 SE runs each, and 12 SD runs that serve both.
+    assert (found.pairs, found.executions, found.workers) == (24, 36, 2)
+    (model,) = found.models
+    assert model.probed == 3
+    # Every run answers with one call; each search adds one. 6 of 36 runs were probed.
+    assert found.calls == Call.objects.count() * 6
+    # Only the 12 pairs of the cell whose tool returns skills can have one returned.
+    assert found.expected_n_cond <= 12
+    cost = sum(Call.objects.values_list("cost", flat=True))
+    assert found.cost == pytest.approx(cost * 6)
+    assert (found.cost_unknown, found.over_budget) == ("", ())
+    assert not is_outdated(found, draft)
+    changed = save_draft(slug="panel", toml=TOML, revision=1, actor=None, at=timezone.now())
+    assert is_outdated(found, changed)
+
+
+def test_an_estimate_says_what_is_unknown_and_what_exceeds_the_budget() -> None:
+    toml = TOML.replace("price_in = 1\nprice_out = 2\n", "")
+    found = estimate_from(estimate(make_draft(toml + "\n[budget]\ncalls = 10\n")).result)
+    assert found.cost is None
+    assert found.cost_unknown == "no price is given for scripted"
+    (over,) = found.over_budget
+    assert over.endswith("calls, and the budget is 10")
+
+
+def test_a_start_after_an_estimate_repeats_no_call(tmp_path: Path) -> None:
+    draft = make_draft()
+    estimate(draft)
+    probed = set(Call.objects.values_list("pk", flat=True))
+    experiment = Experiment.objects.get(slug=start(draft).result["slug"])
+    run_left(experiment)
+    assert experiment.status == ExperimentStatus.FINISHED
+    after_probe = list(Call.objects.values_list("subject", "step", "try_number"))
+    assert probed <= set(Call.objects.values_list("pk", flat=True))
+    # The same experiment without an estimate makes just as many calls, under the same uids.
+    runs = set(Execution.objects.values_list("uid", flat=True))
+    assert {subject for subject, _, _ in after_probe} == runs
+    assert len(after_probe) == len({(subject, step) for subject, step, _ in after_probe})
+    other = Experiment.objects.get(slug=start(make_draft(TOML.replace("panel", "other"))).subject)
+    before = Call.objects.count()
+    run_left(other)
+    assert Call.objects.count() - before == len(after_probe)
+
+
+def test_a_start_keeps_the_file_its_author_and_an_event_and_ends_the_draft() -> None:
+    lead = make_user("lee", Role.LEAD)
+    draft = make_draft("# why\n" + TOML)
+    job = request_start(slug=draft.slug, actor=lead, at=timezone.now())
+    drafts.work_off(job)
+    assert (job.problem, job.result) == ("", {"slug": "panel", "path": "/experiments/panel/"})
+    experiment = Experiment.objects.get(slug="panel")
+    assert (experiment.status, experiment.author) == (ExperimentStatus.RUNNING, lead)
+    assert experiment.toml == "# why\n" + TOML
+    assert not ExperimentDraft.objects.exists()
+    verbs = list(
+        AuditEvent.objects.filter(actor=lead, subject="panel").values_list("verb", flat=True)
+    )
+    assert verbs == ["draft.start_requested", "experiment.planned", "experiment.running"]
+
+
+def test_what_is_asked_for_twice_is_done_once() -> None:
+    draft, at = make_draft(), timezone.now()
+    first = request_estimate(slug=draft.slug, actor=None, at=at)
+    assert request_estimate(slug=draft.slug, actor=None, at=at) == first
+    with pytest.raises(DraftBusy, match="is being estimated; wait"):
+        request_start(slug=draft.slug, actor=None, at=at)
+    drafts.work_off(first)
+    assert request_estimate(slug=draft.slug, actor=None, at=at) != first
+
+
+def test_a_draft_with_problems_is_neither_estimated_nor_started() -> None:
+    draft = make_draft(TOML.replace("scripted:mixed", "http://127.0.0.1:6379"))
+    for request in (request_estimate, request_start):
+        with pytest.raises(DraftNotReady, match="has 1 problem;"):
+            request(slug=draft.slug, actor=None, at=timezone.now())
+    assert not Job.objects.exists()
+
+
+def test_the_worker_checks_again_what_the_page_has_checked(settings: Any) -> None:
+    draft = make_draft()
+    job = request_start(slug=draft.slug, actor=None, at=timezone.now())
+    settings.WORKBENCH_ALLOW_SCRIPTED = False  # the endpoint was taken away meanwhile
+    drafts.work_off(job)
+    assert "line 7: base_url 'scripted:mixed' is none of the configured" in job.problem
+    assert not Experiment.objects.exists()
+
+
+def test_a_draft_that_was_changed_or_discarded_meanwhile_is_not_started() -> None:
+    draft = make_draft()
+    job = request_start(slug=draft.slug, actor=None, at=timezone.now())
+    save_draft(slug="panel", toml=TOML + "k = 5\n", revision=1, actor=None, at=timezone.now())
+    drafts.work_off(job)
+    assert "changed after this was asked for" in job.problem
+    job = request_start(slug=draft.slug, actor=None, at=timezone.now())
+    discard_draft(slug="panel", actor=None, at=timezone.now())
+    drafts.work_off(job)
+    assert "discarded" in job.problem
+    assert not Experiment.objects.exists()
+
+
+def test_an_endpoints_fault_is_told_and_the_draft_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    from runs.services import arms
+
+    def refuse(**_: Any) -> Any:
+        raise EndpointFault("wrong_key", "the environment variable OUR_KEY is not set")
+
+    monkeypatch.setattr(arms, "chat_model_for", refuse)
+    job = estimate(make_draft())
+    assert job.problem == "wrong_key: the environment variable OUR_KEY is not set"
+    assert ExperimentDraft.objects.count() == 1
+
+
+class Killed(BaseException):
+    """Not an Exception: nothing may catch a killed process."""
+
+
+@pytest.mark.parametrize("at_call", [1, 2, 3, 4])
+def test_a_start_that_was_killed_goes_on_where_it_stopped(
+    at_call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the chunks of the plan, and after the start: the rows are the same."""
+    monkeypatch.setattr(planning, "PAIRS_AT_ONCE", 5)  # 12 pairs: three transactions
+    undisturbed = Experiment.objects.get(slug=start(make_draft()).result["slug"])
+    expected = rows_of(undisturbed)
+    wipe(undisturbed)
+    draft = make_draft()
+    job = request_start(slug=draft.slug, actor=None, at=timezone.now())
+    calls = 0
+    with monkeypatch.context() as patched:
+        store, publish = planning._store_pairs, lifecycle.publish_pending
+
+        def dies_between(*args: Any, **kwargs: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == at_call:
+                raise Killed
+            store(*args, **kwargs)
+
+        def dies_after(*args: Any, **kwargs: Any) -> None:
+            publish(*args, **kwargs)
+            raise Killed
+
+        patched.setattr(planning, "_store_pairs", dies_between)
+        if at_call == 4:
+            patched.setattr(lifecycle, "publish_pending", dies_after)
+        with pytest.raises(Killed):
+            drafts.work_off(job)
+    experiment = Experiment.objects.get(slug="panel")
+    if at_call < 4:
+        # Half a plan can't be started by anybody.
+        assert Pair.objects.count() == 5 * (at_call - 1)
+        with pytest.raises(lifecycle.WrongStatus, match="only partly stored"):
+            lifecycle.start(experiment=experiment, actor=None, at=timezone.now())
+    Job.objects.filter(pk=job.pk).update(state=LeaseState.PENDING, lease_until=None)
+    drafts.work_off(job)
+    assert (job.state, job.problem) == (LeaseState.DONE, "")
+    experiment.refresh_from_db()
+    assert experiment.status == ExperimentStatus.RUNNING
+    assert rows_of(experiment) == expected
+    assert AuditEvent.objects.filter(verb="experiment.planned").count() == 2  # one of each plan
+    assert not ExperimentDraft.objects.exists()
+
+
+def rows_of(experiment: Experiment) -> list[tuple[Any, ...]]:
+    """Return everything that planning wrote of the experiment, without row numbers."""
+    pairs = Pair.objects.filter(cell__experiment=experiment)
+    return sorted(
+        (
+            str(experiment.uid),
+            cell.number,
+            cell.sha256,
+            position.number,
+            str(pair.uid),
+            *(
+                f"{arm.arm} {arm.execution.uid}"
+                for arm in PairArm.objects.filter(pair=pair).order_by("arm")
+            ),
+        )
+        for pair in pairs
+        for cell in [pair.cell]
+        for position in Position.objects.filter(pair=pair)
+    )
+
+
+def wipe(experiment: Experiment) -> None:
+    """Delete the experiment's rows beneath the guards, as if it had never been."""
+    from django.db import connection
+
+    tables = ("runs_pairarm", "runs_position", "runs_pair", "runs_execution", "runs_cell")
+    with connection.cursor() as cursor:
+        for table in (*tables, "runs_experiment"):
+            cursor.execute(f"DELETE FROM {table}")
+
+
+def test_planning_from_the_command_line_twice_after_a_kill_is_the_same_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = make_spec(
+        write_tasks(tmp_path / "twelve.jsonl"), model=ModelSpec("scripted", "scripted:mixed")
+    )
+    monkeypatch.setattr(planning, "PAIRS_AT_ONCE", 5)
+    store = planning._store_executions
+
+    def dies(*args: Any, **kwargs: Any) -> Any:
+        if Pair.objects.count() > 5:
+            raise Killed  # with pairs and positions written, and their arms not yet
+        return store(*args, **kwargs)
+
+    monkeypatch.setattr(planning, "_store_executions", dies)
+    with pytest.raises(Killed):
+        plan(spec)
+    assert Pair.objects.count() == Position.objects.count() == 5
+    monkeypatch.setattr(planning, "_store_executions", store)
+    experiment = plan(spec)
+    assert planning.is_complete(experiment)
+    again = rows_of(experiment)
+    assert (Pair.objects.count(), PairArm.objects.count(), len(again)) == (12, 24, 12)
+    assert plan(spec) == experiment
+    assert rows_of(experiment) == again
+
+
+def test_launching_names_its_tasks_as_celery_knows_them() -> None:
+    from runs import tasks
+
+    names = {tasks.estimate_draft_task.name, tasks.start_draft_task.name, tasks.rescore_task.name}
+    assert names == {launching.ESTIMATE_TASK, launching.START_TASK, launching.RESCORE_TASK}
+
+
+def test_a_new_draft_names_its_author() -> None:
+    lead = make_user("lee", Role.LEAD)
+    draft = create_draft(toml=TOML, author=lead, at=timezone.now())
+    assert draft_by_slug("panel").author == draft.author == lead
