@@ -198,7 +198,7 @@ def test_a_wrong_password_and_an_unknown_name_answer_alike(
     html = response.content.decode()
     assert response.status_code == 200
     assert 'role="alert"' in html
-    assert "correct username and password" in html
+    assert "don&#x27;t belong together" in html
     assert "wrong pass phrase" not in html
     assert "wrong pass phrase" not in caplog.text
     assert "_auth_user_id" not in client.session

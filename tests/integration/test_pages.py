@@ -26,9 +26,9 @@ from tests.factories import (
     execution_of,
     finished_experiment,
     make_experiment,
+    make_job,
     make_library,
     make_tasks,
-    make_job,
     make_user,
     make_version,
     record,
@@ -37,7 +37,7 @@ from tests.factories import (
 )
 from tests.htmlchecks import Page, faults_of
 from workbench.kernel.roles import Role
-from workbench.views import home, house, jobs, signing_in
+from workbench.views import account, home, house, jobs, people, signing_in
 
 pytestmark = pytest.mark.django_db
 
@@ -50,6 +50,9 @@ PAGE_OF_TEMPLATE = {
     "glossary.html": house.GlossaryPage,
     "job.html": jobs.JobPage,
     "_job.html": jobs.JobFragment,
+    "people/people.html": people.PeoplePage,
+    "people/person.html": people.PersonPage,
+    "people/account.html": account.AccountPage,
     "runs/experiments.html": experiments.ExperimentsPage,
     "runs/experiment.html": experiments.ExperimentPage,
     "runs/_progress.html": experiments.ProgressFragment,
@@ -90,6 +93,9 @@ def urls_of(experiment: Experiment) -> dict[str, str]:
         "glossary.html": reverse("glossary"),
         "job.html": reverse("job", kwargs=job),
         "_job.html": reverse("job-progress", kwargs=job),
+        "people/people.html": reverse("people"),
+        "people/person.html": reverse("person", kwargs={"name": "lee"}),
+        "people/account.html": reverse("account"),
         "runs/experiments.html": reverse("experiments"),
         "runs/experiment.html": reverse("experiment", kwargs=where),
         "runs/_progress.html": reverse("experiment-progress", kwargs=where),

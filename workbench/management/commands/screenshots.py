@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from runs.models import Cell, Experiment, Outcome, Pair
 from skills.models import Skill
-from workbench.accounts import create_sign_in_link, ensure_user
+from workbench.accounts import create_sign_in_link, ensure_user, people
 from workbench.kernel.roles import Role
 
 USER = "screenshots"
@@ -88,6 +88,9 @@ def pages() -> dict[str, str]:
         "experiments": reverse("experiments"),
         "skills": reverse("skills"),
         "glossary": reverse("glossary"),
+        "people": reverse("people"),
+        "person": reverse("person", kwargs={"name": _somebody()}),
+        "account": reverse("account"),
         "not-found": "/nothing-here/",
     }
     experiment = Experiment.objects.order_by("-created_at", "-pk").first()
@@ -104,6 +107,13 @@ def pages() -> dict[str, str]:
     if skill:
         paths["skill"] = reverse("skill", kwargs={"slug": skill.slug})
     return paths
+
+
+def _somebody() -> str:
+    """Return the name of an annotator, or of whoever there is."""
+    found = people().exclude(username=USER)
+    somebody = found.filter(role=Role.ANNOTATOR).first() or found.first()
+    return somebody.get_username() if somebody else USER
 
 
 def _telling_pair(cell: Cell) -> Pair:
