@@ -2,7 +2,7 @@
 
 from django.urls import path, re_path
 
-from runs.views import cells, experiments, libraries, pairs, skills
+from runs.views import cells, comparing, experiments, libraries, pairs, skills
 
 urlpatterns = [
     path("experiments/", experiments.experiments, name="experiments"),
@@ -22,6 +22,7 @@ urlpatterns = [
         cells.cell,
         name="cell",
     ),
+    path("compare/", comparing.compare, name="compare"),
     path("pairs/<uuid:uid>/", pairs.pair, name="pair"),
     path("pairs/<uuid:uid>/text/<slug:part>/", pairs.pair_text, name="pair-text"),
     path("libraries/", libraries.libraries, name="libraries"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from runs.domain.estimates import REASONS
-from runs.domain.report import LABELS, TERMS
+from runs.domain.report import LABELS, RESULT_WORDS, TERMS
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,17 @@ SECTIONS: tuple[Section, ...] = (
         "run",
         "What runs",
         (
-            Entry("execution", "Execution", "One arm of one task, waiting, running or done."),
+            Entry(
+                "execution",
+                "Execution",
+                "One arm of one task, waiting, running or done. Pages call it a run.",
+            ),
+            Entry(
+                "experiment_status",
+                "Status of an experiment",
+                "planned (not started), running, paused (it goes on when resumed), finished "
+                "(nothing is left to run) or cancelled (ended for good).",
+            ),
             Entry("attempt", "Attempt", "One recorded try of an execution: trace or failure."),
             Entry("grade", "Grade", "What a checker said of an attempt's answer."),
             Entry(
@@ -145,10 +155,10 @@ SECTIONS: tuple[Section, ...] = (
         "transitions",
         "What came of a pair",
         (
-            Entry("a", "Both pass", TERMS["a"], "a"),
-            Entry("b", "Won", TERMS["b"] + " In codes: helpful.", "b"),
-            Entry("c", "Lost", TERMS["c"] + " In codes: harmful.", "c"),
-            Entry("d", "Both fail", TERMS["d"], "d"),
+            Entry("a", RESULT_WORDS["a"].capitalize(), TERMS["a"], "a"),
+            Entry("b", RESULT_WORDS["b"].capitalize(), TERMS["b"] + " In codes: helpful.", "b"),
+            Entry("c", RESULT_WORDS["c"].capitalize(), TERMS["c"] + " In codes: harmful.", "c"),
+            Entry("d", RESULT_WORDS["d"].capitalize(), TERMS["d"], "d"),
             Entry("transition", "Transition", "The joint result of a pair: one of these four."),
             Entry(
                 "harmful_flip",
@@ -182,6 +192,33 @@ SECTIONS: tuple[Section, ...] = (
             _figure("sign_disagreement", "Sign disagreement"),
             _figure("reportable", "Reportable"),
             _figure("failure_readings", "Both failure readings"),
+        ),
+    ),
+    Section(
+        "comparing",
+        "Comparing two experiments",
+        (
+            Entry(
+                "shared_task",
+                "Shared task",
+                "A task that both compared experiments ran with the same content. Of a shared "
+                "task the replicates of the same number are compared.",
+            ),
+            Entry(
+                "compare_won",
+                "Won, in a comparison",
+                "A shared pair whose run with skills failed in A, the old one, and passed in B.",
+            ),
+            Entry(
+                "compare_lost",
+                "Lost, in a comparison",
+                "A shared pair whose run with skills passed in A, the old one, and failed in B.",
+            ),
+            Entry(
+                "changed_set",
+                "Changed set",
+                "Other skills returned in B than in A, or the same skills with another text.",
+            ),
         ),
     ),
     Section(
@@ -221,6 +258,34 @@ SECTIONS: tuple[Section, ...] = (
             Entry("blinded_case", "Blinded case", "What a rater may see of a run."),
             Entry("slot", "Slot", "One of a case's places for a rater."),
             Entry("annotation", "Annotation", "One revision of a label; the last one counts."),
+        ),
+    ),
+    Section(
+        "notices",
+        "Notices",
+        (
+            Entry(
+                "notice",
+                "Notice",
+                "What leads and admins are told: that an experiment paused, finished, failed (it "
+                "finished with pairs that have no result) or reached its budget.",
+            ),
+            Entry(
+                "digest",
+                "Digest",
+                "A mail with what is new to one person, at most one an hour, to those who asked.",
+            ),
+            Entry(
+                "webhook",
+                "Webhook",
+                "An address that is sent each notice, signed, so that a program can act on it.",
+            ),
+            Entry(
+                "delivery",
+                "Delivery",
+                "One notice on its way to one webhook: it waits, was taken, or was given up after "
+                "eight tries in a day.",
+            ),
         ),
     ),
     Section(
