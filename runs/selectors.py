@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Count, Exists, OuterRef, QuerySet
+from django.db.models.fields.json import KT
+from django.db.models.functions import Left, Length
 
 from runs.domain.tasks import Kind
 from runs.models import (
@@ -17,6 +22,7 @@ from runs.models import (
     PairArm,
     Task,
 )
+from workbench.kernel.lists import Filter, Listing
 
 
 class ExperimentMissing(Exception):
@@ -88,3 +94,80 @@ def runnable_benchmarks() -> QuerySet[Benchmark]:
 def drafts_for_list() -> QuerySet[ExperimentDraft]:
     """Return the drafts with their authors, those touched last first."""
     return ExperimentDraft.objects.select_related("author").order_by("-updated_at", "-pk")
+
+
+# --- suites ---------------------------------------------------------------------
+
+SUITE_LISTING = Listing(sorts={"slug": "slug"}, default_sort="slug")
+TASK_LISTING = Listing(
+    sorts={"key": "key"},
+    default_sort="key",
+    filters={"kind": Filter("kind", tuple(Kind), meaning="how answers are judged")},
+)
+PROMPT_BEGINNING = 240
+
+
+@dataclass(frozen=True)
+class SuiteRecord:
+    """One stored version of a suite, with its tasks counted by kind."""
+
+    slug: str
+    number: int
+    sha256: str
+    kinds: Mapping[str, int]
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks there are."""
+        return sum(self.kinds.values())
+
+
+def newest_benchmarks() -> QuerySet[Benchmark]:
+    """Return the newest version of each stored suite."""
+    newer = Benchmark.objects.filter(slug=OuterRef("slug"), number__gt=OuterRef("number"))
+    return Benchmark.objects.filter(~Exists(newer))
+
+
+def benchmark_version(slug: str, number: int | None = None) -> Benchmark | None:
+    """Return one version of a stored suite, the newest without ``number``, or None."""
+    found = Benchmark.objects.filter(slug=slug).order_by("-number")
+    return (found if number is None else found.filter(number=number)).first()
+
+
+def suite_records(benchmarks: Sequence[Benchmark]) -> list[SuiteRecord]:
+    """Return the records of ``benchmarks``, in their order, in one query."""
+    kinds: dict[int, dict[str, int]] = defaultdict(dict)
+    counted = Task.objects.filter(benchmark__in=benchmarks).values_list("benchmark", "kind")
+    for benchmark, kind, n in counted.annotate(n=Count("pk")).order_by("benchmark", "kind"):
+        kinds[benchmark][kind] = n
+    return [SuiteRecord(b.slug, b.number, b.sha256, kinds[b.pk]) for b in benchmarks]
+
+
+def tasks_for_list(benchmark: Benchmark) -> QuerySet[Task]:
+    """Return the tasks with what a list shows: the beginning of the prompt, not all of it.
+
+    Each has ``beginning``, ``characters`` (of the prompt), and of the checker ``mode`` and
+    ``isolation``, which are None where it has none.
+    """
+    return (
+        Task.objects.filter(benchmark=benchmark)
+        .annotate(
+            beginning=Left("prompt", PROMPT_BEGINNING),
+            characters=Length("prompt"),
+            mode=KT("checker__mode"),
+            isolation=KT("checker__checker_isolation"),
+        )
+        .defer("prompt", "checker")
+    )
+
+
+def isolation_counts(benchmark: Benchmark) -> dict[str, int]:
+    """Return how many code tasks are checked in each way: ``cases`` or a test left whole."""
+    counted = (
+        Task.objects.filter(benchmark=benchmark, kind=Kind.CODE)
+        .annotate(isolation=KT("checker__checker_isolation"))
+        .values_list("isolation")
+        .annotate(n=Count("pk"))
+        .order_by()
+    )
+    return {isolation or "cases": n for isolation, n in counted}
