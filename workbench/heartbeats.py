@@ -35,8 +35,8 @@ SWEEPER = "sweeper"
 # So many empty tasks may wait in a queue that nobody consumes.
 BEATS_AT_MOST = 5
 BROKER_PATIENCE_S = 1.0
-# Readers of pages and probes share one look for so long.
-KEPT_S = 3.0
+# Readers of pages and probes share one look for this part of the worker's patience: 3 s of 120.
+KEPT_FOR = 1 / 40
 
 
 def worker_of(queue: str) -> str:
@@ -271,7 +271,7 @@ class _Shared:
         with self.lock:
             if self.state is None or time.monotonic() >= self.until:
                 self.state = self.fresh_look(now=now)
-                self.until = time.monotonic() + KEPT_S
+                self.until = time.monotonic() + settings.SILENT_SECONDS * KEPT_FOR
             return self.state
 
     def forget(self) -> None:
