@@ -18,6 +18,7 @@ from runs.domain.intervals import P_METHODS, PMethod
 from runs.domain.report import (
     LABELS,
     NOT_REPORTABLE,
+    RESULT_WORDS,
     TERMS,
     NotReportable,
     lacks_evidence,
@@ -177,8 +178,10 @@ def unguarded(text: str) -> str:
 def csv_text(report: Mapping[str, Any]) -> str:
     """Return one line a cell with every figure unrounded; undefined ones are empty cells.
 
-    The column ``undefined`` holds the reasons. Descriptor keys have the prefix ``cell.``. What
-    is said of the whole report stands in every line, so that a copied line still says it.
+    Heads are the report's keys, but for its letters a, b, c and d: ``won`` is b, ``all_won``
+    is all_b. The column ``undefined`` holds the reasons. Descriptor keys have the prefix
+    ``cell.``. What is said of the whole report stands in every line, so that a copied line still
+    says it.
     """
     whole = {
         "preset": report["preset"],
@@ -377,8 +380,15 @@ def _flat(cell: Mapping[str, Any]) -> dict[str, Any]:
         elif name == "notes":
             line[name] = _listed(note["text"] for note in value)
         elif name != "cell":
-            line[name] = _scalar(value)
+            line[_said(name)] = _scalar(value)
     return line
+
+
+def _said(name: str) -> str:
+    """Return a column's head: the letters of the four results are words, as on pages."""
+    group, _, letter = name.rpartition("_")
+    word = RESULT_WORDS.get(letter)
+    return name if word is None else "_".join(filter(None, (group, word.replace(" ", "_"))))
 
 
 def _listed(parts: Iterable[str]) -> str:

@@ -238,6 +238,10 @@ TERMS: Mapping[str, str] = MappingProxyType(
 )
 
 # Short labels of the same figures, for table heads.
+# What the four results of a pair are called, by the letter that codes and formulas use.
+RESULT_WORDS: Mapping[str, str] = MappingProxyType(
+    {"a": "both passed", "b": "won", "c": "lost", "d": "both failed"}
+)
 LABELS: Mapping[str, str] = MappingProxyType(
     {
         "pair": "pair",
@@ -253,8 +257,8 @@ LABELS: Mapping[str, str] = MappingProxyType(
         "oae": "OAE",
         "rae": "RAE",
         "rae_ci": "95% interval",
-        "b": "won",
-        "c": "lost",
+        "b": RESULT_WORDS["b"],
+        "c": RESULT_WORDS["c"],
         "mcnemar_p": "McNemar p",
         "p": "p",
         "p_adjusted": "p, Holm",

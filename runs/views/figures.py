@@ -24,6 +24,7 @@ from runs.domain.render import (
 from runs.domain.report import (
     LABELS,
     NOT_REPORTABLE,
+    RESULT_WORDS,
     TERMS,
     NotReportable,
     found_effect,
@@ -35,12 +36,7 @@ from runs.domain.report import (
 _HALF = 100.0
 _MINUS = str.maketrans("-", "−")
 
-WORDS: Mapping[str, str] = {
-    Transition.BOTH_PASS: "both pass",
-    Transition.HELPFUL: "won",
-    Transition.HARMFUL: "lost",
-    Transition.BOTH_FAIL: "both fail",
-}
+WORDS: Mapping[str, str] = {result.value: RESULT_WORDS[result.letter] for result in Transition}
 
 
 @dataclass(frozen=True)

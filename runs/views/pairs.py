@@ -13,6 +13,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
+from runs.domain.effects import Transition
 from runs.domain.plan import EMBEDDED, arm_from_json
 from runs.domain.report import FAILURES, TERMS
 from runs.domain.tasks import Kind
@@ -442,8 +443,7 @@ def _clipped(value: Any) -> str:
 
 
 def _meaning(transition: str) -> str:
-    letters = {"both_pass": "a", "helpful": "b", "harmful": "c", "both_fail": "d"}
-    return TERMS[letters[transition]] if transition else "An arm has no graded answer."
+    return TERMS[Transition(transition).letter] if transition else "An arm has no graded answer."
 
 
 def _retrieved(run: _Run | None) -> str:

@@ -272,3 +272,12 @@ def test_renderings_are_deterministic_and_leave_the_report_alone(show: Any) -> N
     assert show(REPORT) == show(REPORT)
     assert build_report(experiment={}, cells=[]) != REPORT
     assert REPORT["report_sha256"] == before
+
+
+def test_csv_heads_are_words_where_the_report_has_letters() -> None:
+    line = next(csv.DictReader(io.StringIO(render.csv_text(REPORT))))
+    for head in ("both_passed", "won", "lost", "both_failed"):
+        assert {head, f"all_{head}", f"skip_{head}"} <= set(line)
+    assert not {"a", "b", "c", "d", "all_b", "all_c", "skip_b", "skip_c"} & set(line)
+    assert int(line["won"]) == REPORT["cells"][0]["b"]
+    assert int(line["all_lost"]) == REPORT["cells"][0]["all_c"]
