@@ -130,13 +130,15 @@ def term(context: Context, key: str, shown: str = "") -> SafeString:
     controls themselves.
     """
     entry = MEANINGS[key]
+    begins = entry.meaning.lower().startswith(entry.word.lower())
     return format_html(
         '<button type="button" class="term" popovertarget="{id}">{shown}</button>'
-        '<span class="gloss" id="{id}" popover><strong>{word}</strong> {meaning} '
+        '<span class="gloss" id="{id}" popover>{word}{meaning} '
         '<a href="{url}#{key}">In the glossary</a></span>',
         id=_term_id(context, key),
         shown=shown or entry.word,
-        word=entry.word + ("" if entry.word.endswith(("?", ".")) else "."),
+        # Some meanings begin with the word itself.
+        word="" if begins else format_html("<strong>{}.</strong> ", entry.word),
         meaning=entry.meaning,
         url=reverse("glossary"),
         key=entry.key,
