@@ -281,6 +281,14 @@ class Attempt(EvidenceModel):
                 name="attempt_one_without_failure",
             ),
         ]
+        indexes = [
+            # Few fail: they are counted without a look at the others.
+            models.Index(
+                fields=["execution", "failure"],
+                condition=~models.Q(failure=""),
+                name="attempt_failed",
+            ),
+        ]
 
 
 class Grade(EvidenceModel):
@@ -336,3 +344,16 @@ class EffectReport(EvidenceModel):
                 fields=["experiment", "inputs_sha256"], name="effectreport_once"
             ),
         ]
+
+
+class Snapshot(models.Model):
+    """Figures over so many rows that no page counts them while it is asked for.
+
+    Not evidence: it may be deleted at any time and is counted again from the rows.
+    """
+
+    key = models.CharField(max_length=120, unique=True)
+    mark = models.CharField(max_length=64, help_text="changes with the rows it was counted from")
+    seconds = models.FloatField(help_text="how long counting took")
+    at = models.DateTimeField()
+    result = models.JSONField()

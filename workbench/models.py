@@ -58,6 +58,12 @@ class Call(models.Model):
                 condition=models.Q(state__in=CallState.values), name="call_state_known"
             ),
         ]
+        indexes = [
+            # What was used is summed from this alone, without the requests and replies beside it.
+            models.Index(
+                fields=["subject", "state", "tokens_in", "tokens_out", "cost"], name="call_usage"
+            ),
+        ]
 
 
 class EndpointGate(models.Model):
