@@ -341,7 +341,6 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Everything the pages do. How to use it: docs/api.md.",
     "VERSION": "1",
     "COMPONENT_SPLIT_REQUEST": True,
-    "SERVERS": [{"url": "/"}],
     # Choices stand where they are used: named apart, one word of two lists would collide.
     "POSTPROCESSING_HOOKS": [],
 }

@@ -18,7 +18,7 @@ from django.urls import reverse
 
 from runs.models import Arm, Attempt, Experiment, ExperimentStatus, Grade, Pair
 from runs.services.reporting import report_of
-from runs.views import cells, experiments, libraries, pairs, skills
+from runs.views import cells, experiments, libraries, pairs, skills, suites
 from tests.factories import (
     EMBEDDED_MODEL,
     NOW,
@@ -36,6 +36,7 @@ from tests.factories import (
     set_status,
 )
 from tests.htmlchecks import Page, faults_of
+from workbench.api import schema
 from workbench.kernel.roles import Role
 from workbench.views import account, home, house, jobs, people, signing_in
 
@@ -48,6 +49,7 @@ PAGE_OF_TEMPLATE = {
     "rater_home.html": home.RaterHomePage,
     "sign_in_link.html": signing_in.LinkPage,
     "glossary.html": house.GlossaryPage,
+    "api_docs.html": schema.ApiDocsPage,
     "job.html": jobs.JobPage,
     "_job.html": jobs.JobFragment,
     "people/people.html": people.PeoplePage,
@@ -61,6 +63,9 @@ PAGE_OF_TEMPLATE = {
     "runs/libraries.html": libraries.LibrariesPage,
     "runs/library.html": libraries.LibraryPage,
     "runs/library_new.html": libraries.LibraryNewPage,
+    "runs/suites.html": suites.SuitesPage,
+    "runs/suite.html": suites.SuitePage,
+    "runs/suite_new.html": suites.SuiteNewPage,
     "runs/skills.html": skills.SkillsPage,
     "runs/skill.html": skills.SkillPage,
 }
@@ -91,6 +96,7 @@ def urls_of(experiment: Experiment) -> dict[str, str]:
     return {
         "home.html": reverse("home"),
         "glossary.html": reverse("glossary"),
+        "api_docs.html": reverse("api-docs"),
         "job.html": reverse("job", kwargs=job),
         "_job.html": reverse("job-progress", kwargs=job),
         "people/people.html": reverse("people"),
@@ -104,6 +110,9 @@ def urls_of(experiment: Experiment) -> dict[str, str]:
         "runs/libraries.html": reverse("libraries"),
         "runs/library.html": reverse("library", kwargs={"slug": "coding"}),
         "runs/library_new.html": reverse("library-new"),
+        "runs/suites.html": reverse("suites"),
+        "runs/suite.html": reverse("suite", kwargs={"slug": "tasks"}),
+        "runs/suite_new.html": reverse("suite-new"),
         "runs/skills.html": reverse("skills"),
         "runs/skill.html": reverse("skill", kwargs={"slug": "two-pointer"}),
     }
