@@ -44,16 +44,31 @@ UNSANDBOXED = "unsandboxed"
 TASKS_NAMED = 50
 
 
-def report_of(experiment: Experiment) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Inputs:
+    """What a report is made of.
+
+    Attributes:
+        sha256: changes with every row of it.
+        executions: how many there are.
+    """
+
+    sha256: str
+    executions: int
+
+
+def report_of(experiment: Experiment, inputs: Inputs | None = None) -> dict[str, Any]:
     """Return the report (schema report/1, docs/report-schema.json) of what is recorded now.
 
     The same rows give the same report; a complete one is stored once and read back.
+
+    Args:
+        inputs: what ``inputs_of`` said just now, where it was asked already.
     """
-    inputs = _inputs_sha256(experiment)
-    stored = EffectReport.objects.filter(experiment=experiment, inputs_sha256=inputs).first()
-    if stored:
-        result: dict[str, Any] = stored.result
-        return result
+    inputs = inputs or inputs_of(experiment)
+    stored = stored_report(experiment, inputs)
+    if stored is not None:
+        return stored
     if is_being_pushed(experiment):  # whatever of it is stored would look like all of it
         return build_report(
             experiment={"slug": experiment.slug, "uid": str(experiment.uid)},
@@ -74,10 +89,17 @@ def report_of(experiment: Experiment) -> dict[str, Any]:
     if all(cell["complete"] for cell in report["cells"]):
         EffectReport.objects.get_or_create(
             experiment=experiment,
-            inputs_sha256=inputs,
+            inputs_sha256=inputs.sha256,
             defaults={"report_sha256": report["report_sha256"], "result": report},
         )
     return report
+
+
+def stored_report(experiment: Experiment, inputs: Inputs) -> dict[str, Any] | None:
+    """Return the complete report that was stored of these inputs, or None."""
+    stored = EffectReport.objects.filter(experiment=experiment, inputs_sha256=inputs.sha256)
+    result: dict[str, Any] | None = stored.values_list("result", flat=True).first()
+    return result
 
 
 def is_being_pushed(experiment: Experiment) -> bool:
@@ -116,8 +138,8 @@ def descriptor_of(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _inputs_sha256(experiment: Experiment) -> str:
-    """Return a hash that changes with every row that the report is made of, in three queries.
+def inputs_of(experiment: Experiment) -> Inputs:
+    """Return what changes with every row that the report is made of, in three queries.
 
     Attempts and grades are only ever added, and no execution changes its state without a new
     row, a claim (which raises its fencing token), or a change of the counts by state.
@@ -133,7 +155,8 @@ def _inputs_sha256(experiment: Experiment) -> str:
         for rows in (attempts, Grade.objects.filter(attempt__in=attempts))
     ]
     cancelled = experiment.status == ExperimentStatus.CANCELLED
-    return sha256_of([REPORT_VERSION, SCHEMA, experiment.spec, cancelled, states, added])
+    digest = sha256_of([REPORT_VERSION, SCHEMA, experiment.spec, cancelled, states, added])
+    return Inputs(digest, sum(states[state.value] for state in LeaseState))
 
 
 # --- what is recorded -------------------------------------------------------------
@@ -315,10 +338,10 @@ def _runs(attempts: Any) -> dict[int, Run]:
             tier=tier,
             retrieved=retrieved,
             invoked=invoked,
-            returned_ids=_texts(returned),
+            returned_ids=json_texts(returned),
             model=model or "",
             status=None if status in (None, _NULL) else status,
-            dropped=frozenset(_texts(dropped)),
+            dropped=frozenset(json_texts(dropped)),
             malformed=int(malformed or 0),
             invalid=_invalid(searches),
         )
@@ -331,8 +354,8 @@ _SAYS_INVALID = re.compile(r'"valid": ?false')
 
 
 @lru_cache(maxsize=4096)
-def _texts(json_list: str | None) -> tuple[str, ...]:
-    """Return the texts of a JSON list; the same few lists come again and again."""
+def json_texts(json_list: str | None) -> tuple[str, ...]:
+    """Return the texts of a list that came as JSON text; the same few come again and again."""
     return tuple(map(str, json.loads(json_list or _NULL) or ()))
 
 

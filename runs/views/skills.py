@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from django.db.models import OuterRef, Subquery
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
@@ -16,8 +15,10 @@ from django.views.decorators.http import require_safe
 from runs.domain.effects import Transition
 from runs.domain.plan import EMBEDDED
 from runs.domain.render import differing, traits
-from runs.models import Arm, Attempt, Cell, Failure, Outcome, PairArm
+from runs.models import Cell
 from runs.services.reporting import descriptor_of
+from runs.services.skill_totals import InCell, Returned, SkillTotals
+from runs.services.standing import standing_skill_totals
 from runs.views.listing import ListControls, list_controls, page_or_404
 from skills.models import Skill, Status, Validity
 from skills.selectors import (
@@ -26,28 +27,15 @@ from skills.selectors import (
     VersionRecord,
     skill_record,
     skill_records,
-    version_numbers,
     version_records,
 )
-from workbench.kernel.pages import render_page
+from workbench.kernel.pages import render_page, utc_seconds
 from workbench.kernel.roles import unblinded_only
 
 # Characters of one version's text on the page; the rest is behind its full-text link.
 SHOWN = 8_000
 DESCRIPTION_SHOWN = 1_000
 VERSIONS_SHOWN = 5
-# Where the search returned the best matches; what a stand-in returned says nothing of a skill.
-COUNTED_CONTROL = "normal"
-
-
-@dataclass
-class Returned:
-    """Pairs whose SE run was given a version of a skill, by their joint result."""
-
-    pairs: int = 0
-    won: int = 0
-    lost: int = 0
-    alone: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +64,7 @@ class SkillsPage:
     skills: int
     returned_somewhere: int
     demonstration: bool
+    as_of: str
     controls: ListControls
 
 
@@ -137,6 +126,7 @@ class SkillPage:
     validity: str
     libraries: tuple[str, ...]
     demonstration: bool
+    as_of: str
     totals: tuple[VersionTotal, ...]
     where: tuple[WhereRow, ...]
     versions: tuple[VersionView, ...]
@@ -148,17 +138,13 @@ class SkillPage:
 def skills(request: HttpRequest) -> HttpResponse:
     """Show every skill with what came of the pairs it was returned in."""
     page = page_or_404(Skill.objects.all(), SKILL_LISTING, request)
-    totals: dict[str, dict[int, Returned]] = defaultdict(lambda: defaultdict(Returned))
-    demonstration = False
-    for given in _given():
-        demonstration |= given.demonstration
-        for slug, version in given.versions.items():
-            _count(totals[slug][version], given)
+    standing = standing_skill_totals()
+    totals = SkillTotals.from_json(standing.result)
     rows = tuple(
         _skill_row(record, version, total)
         for record in skill_records(page.rows)
         for version, total in sorted(
-            totals.get(record.slug, {record.versions: Returned()}).items(), reverse=True
+            (totals.versions(record.slug) or {record.versions: Returned()}).items(), reverse=True
         )
     )
     return render_page(
@@ -167,8 +153,9 @@ def skills(request: HttpRequest) -> HttpResponse:
         SkillsPage(
             rows=rows,
             skills=Skill.objects.count(),
-            returned_somewhere=len(totals),
-            demonstration=demonstration,
+            returned_somewhere=len(totals.by_skill),
+            demonstration=bool(totals.demonstrations),
+            as_of=utc_seconds(standing.as_of),
             controls=list_controls(
                 page,
                 url=reverse("skills"),
@@ -190,16 +177,9 @@ def skill(request: HttpRequest, slug: str) -> HttpResponse:
     record = skill_record(slug)
     if record is None:
         raise Http404
-    totals: dict[int, Returned] = defaultdict(Returned)
-    by_cell: dict[int, Returned] = defaultdict(Returned)
-    demonstration = False
-    version_in: dict[int, int] = {}
-    for given in _given():
-        if slug in given.versions:
-            version_in[given.cell] = given.versions[slug]
-            demonstration |= given.demonstration
-            _count(totals[given.versions[slug]], given)
-            _count(by_cell[given.cell], given)
+    standing = standing_skill_totals()
+    totals = SkillTotals.from_json(standing.result)
+    by_cell = {row.cell: row for row in totals.by_skill.get(slug, ())}
     versions = version_records(slug)
     return render_page(
         request,
@@ -212,85 +192,20 @@ def skill(request: HttpRequest, slug: str) -> HttpResponse:
             status=record.status,
             validity=record.validity,
             libraries=record.libraries,
-            demonstration=demonstration,
+            demonstration=bool(totals.demonstrations & by_cell.keys()),
+            as_of=utc_seconds(standing.as_of),
             totals=tuple(
                 VersionTotal(number, total.pairs, total.alone, total.won, total.lost)
-                for number, total in sorted(totals.items(), reverse=True)
+                for number, total in sorted(totals.versions(slug).items(), reverse=True)
             ),
-            where=_where(slug, by_cell, version_in),
+            where=_where(slug, by_cell),
             versions=tuple(_version(slug, version) for version in versions[:VERSIONS_SHOWN]),
             versions_left_out=max(0, len(versions) - VERSIONS_SHOWN),
         ),
     )
 
 
-# --- counting -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Given:
-    """One pair whose SE run was given skills, with its latest joint result or an empty text.
-
-    Attributes:
-        versions: the number of the given version of each skill, by slug.
-    """
-
-    cell: int
-    demonstration: bool
-    versions: Mapping[str, int] = field(default_factory=dict)
-    transition: str = ""
-
-
-def _given() -> Iterator[_Given]:
-    """Yield every pair whose SE run was given skills: five queries, whatever there is."""
-    given = {
-        execution: tuple(map(str, slugs))
-        for execution, slugs in Attempt.objects.filter(
-            failure=Failure.NONE, retrieved=True
-        ).values_list("execution", "returned_ids")
-    }
-    cells = {
-        cell: (library, endpoint == EMBEDDED)
-        for cell, library, endpoint in Cell.objects.filter(
-            treatment__spec__control=COUNTED_CONTROL
-        ).values_list("pk", "library", "treatment__spec__endpoint")
-    }
-    numbers = version_numbers({library for library, _ in cells.values() if library})
-    unequal = _unequal()
-    latest = Outcome.objects.filter(pair=OuterRef("pair")).order_by("-pk").values("transition")[:1]
-    arms = (
-        PairArm.objects.filter(arm=Arm.SE)
-        .annotate(transition=Subquery(latest))
-        .values_list("pair", "pair__cell", "execution", "transition")
-    )
-    for pair, cell, execution, transition in arms:
-        if execution in given and cell in cells:
-            library, demonstration = cells[cell]
-            yield _Given(
-                cell,
-                demonstration,
-                {slug: numbers.get((library, slug), 0) for slug in given[execution]},
-                "" if pair in unequal else transition or "",
-            )
-
-
-def _unequal() -> set[int]:
-    """Return the pairs that were won or lost with unequal settings in their arms."""
-    dropped: dict[int, dict[str, frozenset[str]]] = defaultdict(dict)
-    for pair, arm, names in PairArm.objects.filter(
-        pair__outcomes__transition__in=(Transition.HELPFUL, Transition.HARMFUL),
-        pair__outcomes__retrieved=True,
-        execution__attempts__failure=Failure.NONE,
-    ).values_list("pair", "arm", "execution__attempts__trace__dropped_parameters"):
-        dropped[pair][arm] = frozenset(names or ())
-    return {pair for pair, of_arms in dropped.items() if len(set(of_arms.values())) > 1}
-
-
-def _count(total: Returned, given: _Given) -> None:
-    total.pairs += 1
-    total.won += given.transition == Transition.HELPFUL
-    total.lost += given.transition == Transition.HARMFUL
-    total.alone += len(given.versions) == 1
+# --- parts ---------------------------------------------------------------------
 
 
 def _skill_row(record: SkillRecord, version: int, total: Returned) -> SkillRow:
@@ -311,9 +226,7 @@ def _skill_row(record: SkillRecord, version: int, total: Returned) -> SkillRow:
     )
 
 
-def _where(
-    slug: str, by_cell: Mapping[int, Returned], version_in: Mapping[int, int]
-) -> tuple[WhereRow, ...]:
+def _where(slug: str, by_cell: Mapping[int, InCell]) -> tuple[WhereRow, ...]:
     cells = list(
         Cell.objects.filter(pk__in=by_cell)
         .select_related("experiment", "treatment", "library", "partition__benchmark")
@@ -322,7 +235,7 @@ def _where(
     names = _names(cells)
     rows = []
     for cell in cells:
-        total = by_cell[cell.pk]
+        total = by_cell[cell.pk].returned
         url = reverse("cell", kwargs={"slug": cell.experiment.slug, "sha12": cell.sha256[:12]})
 
         def pairs_url(url: str = url, **filters: str) -> str:
@@ -332,7 +245,7 @@ def _where(
             WhereRow(
                 experiment=cell.experiment.slug,
                 cell=names[cell.pk],
-                version=version_in[cell.pk],
+                version=by_cell[cell.pk].version,
                 demonstration=cell.treatment.spec["endpoint"] == EMBEDDED,
                 pairs=total.pairs,
                 alone=total.alone,

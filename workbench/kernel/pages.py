@@ -26,3 +26,8 @@ def render_page(
 def utc(moment: datetime | None) -> str:
     """Return ``moment`` for people, with its offset, or an empty text."""
     return f"{moment:%-d %b %Y, %H:%M} UTC" if moment else ""
+
+
+def utc_seconds(moment: datetime | None) -> str:
+    """Return ``moment`` to the second, where minutes are too coarse, or an empty text."""
+    return f"{moment:%-d %b %Y, %H:%M:%S} UTC" if moment else ""
