@@ -71,7 +71,14 @@ SECTIONS: tuple[Section, ...] = (
                 "SE, SD",
             ),
             Entry("benchmark", "Benchmark", "A frozen set of tasks."),
+            Entry(
+                "suite",
+                "Suite",
+                "A named set of tasks as its author wrote it. Stored, each of its versions is a "
+                "benchmark.",
+            ),
             Entry("partition", "Partition", "A seeded choice of a benchmark's tasks."),
+            Entry("task", "Task", "One problem, with what its answers are checked against."),
             Entry(
                 "control",
                 "Control",
@@ -138,6 +145,11 @@ SECTIONS: tuple[Section, ...] = (
                 "counted and said.",
             ),
             Entry(
+                "run_row",
+                "Run row",
+                "One run as a line of a file: task, arm, result, and what is known beside them.",
+            ),
+            Entry(
                 "push",
                 "Push",
                 "Handing in runs that another program made, as run rows, so that their report "
@@ -199,6 +211,11 @@ SECTIONS: tuple[Section, ...] = (
         "Comparing two experiments",
         (
             Entry(
+                "comparison",
+                "Comparison",
+                "Two experiments side by side on their shared tasks: is one better than the other?",
+            ),
+            Entry(
                 "shared_task",
                 "Shared task",
                 "A task that both compared experiments ran with the same content. Of a shared "
@@ -246,6 +263,7 @@ SECTIONS: tuple[Section, ...] = (
                 "Validity",
                 "Whether what a skill assumes holds: valid, unknown or invalid.",
             ),
+            Entry("member", "Member", "One file or folder of an uploaded zip."),
             Entry("companion", "Companion", "A file beside SKILL.md. The model is not given it."),
         ),
     ),
@@ -292,6 +310,11 @@ SECTIONS: tuple[Section, ...] = (
         "people",
         "People",
         (
+            Entry(
+                "audit_event",
+                "Audit event",
+                "Who did what, when and why. Nobody can change or remove one unseen.",
+            ),
             Entry(
                 "role",
                 "Role",
