@@ -21,6 +21,7 @@ from runs.services.launching import (
     start_draft,
 )
 from runs.services.lifecycle import EXECUTE_TASK, EXECUTIONS_QUEUE
+from runs.services.uploading import IMPORT_TASK, import_received
 from workbench.jobs import QUEUE, perform
 
 
@@ -70,3 +71,9 @@ def export_task(*, uid: str, **_: Any) -> None:
 def push_task(*, uid: str, **_: Any) -> None:
     """Store one push's rows."""
     perform(UUID(uid), perform_push)
+
+
+@shared_task(name=IMPORT_TASK, queue=QUEUE)
+def import_suite_task(*, uid: str, **_: Any) -> None:
+    """Grade and store one uploaded task file."""
+    perform(UUID(uid), lambda handle: import_received(handle, open_grader=process_grader))

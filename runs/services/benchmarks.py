@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,7 @@ from workbench.kernel.identity import sha256_of
 
 # Tasks in memory at once while a suite is stored.
 _BATCH = 500
+_FOUND_OUT = ("checker_isolation", "not_split_because")
 
 
 def store_benchmark(
@@ -64,6 +66,24 @@ def store_rows(*, slug: str, sha256: str, rows: Iterable[Mapping[str, Any]]) -> 
         while batch := [Task(benchmark=benchmark, **row) for row in islice(waiting, _BATCH)]:
             Task.objects.bulk_create(batch)
     return benchmark
+
+
+def suite_lines(benchmark: Benchmark) -> Iterator[str]:
+    """Yield a stored suite as the lines of a task file, by key; references aren't kept.
+
+    How a recorded test is isolated is this product's finding and no part of the task.
+    """
+    found = Task.objects.filter(benchmark=benchmark).order_by("key")
+    for task in found.iterator(chunk_size=_BATCH):
+        row = {
+            "key": task.key,
+            "kind": task.kind,
+            "prompt": task.prompt,
+            "checker": {k: v for k, v in task.checker.items() if k not in _FOUND_OUT},
+            "gold_skills": task.gold_skills,
+            "tags": task.tags,
+        }
+        yield json.dumps(row, ensure_ascii=False) + "\n"
 
 
 def store_partition(*, benchmark: Benchmark, size: int | None, seed: int) -> Partition:

@@ -19,7 +19,7 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
 from runs.models import Experiment
-from tests.factories import cells_of, finished_experiment, make_job, make_user
+from tests.factories import cells_of, finished_experiment, make_export, make_job, make_user
 from workbench.kernel.api import NOT_FOUND
 from workbench.kernel.roles import Role
 from workbench.rest import RoleAndScope
@@ -98,10 +98,18 @@ MATRIX: dict[str, Row] = {
     "cell": UNBLINDED,
     "pair": UNBLINDED,
     "pair-text": UNBLINDED,
+    "push": UNBLINDED,
+    "exports": UNBLINDED,
+    "export-file": UNBLINDED,
     "libraries": UNBLINDED,
     "library-new": UNBLINDED,
     "library": UNBLINDED,
     "library-version": UNBLINDED,
+    "suites": UNBLINDED,
+    "suite-new": UNBLINDED,
+    "suite": UNBLINDED,
+    "suite-version": UNBLINDED,
+    "suite-download": UNBLINDED,
     "skills": UNBLINDED,
     "skill": UNBLINDED,
     "skill-text": UNBLINDED,
@@ -119,6 +127,10 @@ MATRIX: dict[str, Row] = {
     "api-schema": API,
     "api-docs": UNBLINDED,
     "api-audit-events": API_ADMIN,
+    "api-exports": API,
+    "api-export": API,
+    "api-export-file": API,
+    "api-run-rows": API_CHANGES,
     "api-experiments": API,
     "api-experiment": API,
     "api-experiment-report": API,
@@ -137,7 +149,12 @@ POST_MATRIX: dict[str, Row] = {
     "experiment-resume": (302, 403, 403, 403, 302, 302),
     "experiment-cancel": (302, 403, 403, 403, 302, 302),
     "experiment-retry": (302, 403, 403, 403, 302, 302),
+    "push": PAGE_WRITE,
+    "exports": PAGE_WRITE,
+    "api-exports": API_WRITE,
+    "api-run-rows": API_WRITE,
     "library-new": PAGE_WRITE,
+    "suite-new": PAGE_WRITE,
     "sign-in": (200, 302, 302, 302, 302, 302),
     "sign-in-link": (410,) * 6,
     "invite": (410,) * 6,
@@ -225,12 +242,18 @@ def arguments(experiment: Experiment) -> dict[str, dict[str, Any]]:
             "api-pair": {"uid": pair.uid},
             "api-execution-attempts": {"uid": pair.arms.get(arm="SE").execution.uid},
             "pair-text": {"uid": pair.uid, "part": "prompt"},
+            "export-file": {"uid": make_export().uid},
+            "api-export": {"uid": make_export().uid},
+            "api-export-file": {"uid": make_export().uid},
             "job": job,
             "job-progress": job,
             "api-job": job,
             "library": {"slug": "coding"},
             "library-version": {"slug": "coding", "number": 1},
-            "skill": {"slug": "two-pointer"},
+            "suite": {"slug": "tasks"},
+        "suite-version": {"slug": "tasks", "number": 1},
+        "suite-download": {"slug": "tasks", "number": 1},
+        "skill": {"slug": "two-pointer"},
             "skill-text": {"slug": "two-pointer", "number": 1},
         }
     )
@@ -308,7 +331,7 @@ def test_every_url_answers_each_role_as_the_matrix_says(method: str) -> None:
         if found[0] == 302 and name not in POST_MATRIX:
             assert answers[0]["Location"].startswith("/sign-in/?next="), name
         if method == "HEAD":
-            assert all(answer.content == b"" for answer in answers), name
+            assert all(answer.getvalue() == b"" for answer in answers), name
     assert not wrong
 
 

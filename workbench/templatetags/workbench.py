@@ -111,12 +111,15 @@ def _troubles(user: Any) -> tuple[str, ...]:
 def _nav(request: Any, user: Any) -> tuple[NavItem, ...]:
     sections = [("Home", "home")]
     if is_unblinded(user):
-        sections += [("Experiments", "experiments"), ("Skills", "skills"), ("People", "people")]
+        sections += [("Experiments", "experiments"), ("Skills", "skills"), ("Suites", "suites")]
+        sections.append(("People", "people"))
     sections.append(("Glossary", "glossary"))
     items = []
     for label, name in sections:
         url = reverse(name)
-        below = url != "/" and request.path.startswith(url)
+        # Libraries are sets of skills and stand in that section.
+        places = (url, reverse("libraries")) if name == "skills" else (url,)
+        below = url != "/" and request.path.startswith(places)
         items.append(NavItem(label, url, below or request.path == url))
     return tuple(items)
 

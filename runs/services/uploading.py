@@ -1,0 +1,318 @@
+"""Task files that people upload: checked line by line at once, graded and stored as a job."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tempfile
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import IO, Any
+
+from django.conf import settings
+from django.db import transaction
+from django.urls import reverse
+from django.utils import timezone
+
+from runs.domain.suites import SUITE_NAMES, comparator_of
+from runs.domain.taskfiles import Code, Format, Problem, TaskStream
+from runs.models import Benchmark
+from runs.sandbox.grader import Grader, NoIsolation
+from runs.services.benchmarks import store_rows, task_row
+from runs.services.tasks import ReferenceCheck, ReferenceState, reference_check
+from skills.services.uploading import BadSlug, check_slug
+from workbench.jobs import Handle, JobFailed, request_job
+from workbench.kernel.identity import sha256_of
+from workbench.models import Job
+from workbench.trail import record_event
+
+IMPORT_TASK = "runs.import_suite"
+MAX_FILE_BYTES = 50 * 1024 * 1024
+MAX_TASKS = 100_000
+# A file whose every line is wrong says so often enough.
+MAX_PROBLEMS = 500
+FAILURES_SHOWN = 100
+LONGEST_FAILURE = 300
+# A file whose job never came to an end is gone after this.
+KEPT_FOR = timedelta(days=2)
+_COPY_BYTES = 1024 * 1024
+_REPORT_EVERY_S = 1.0
+_PREFIX = "suite-"
+
+
+class TaskFileRefused(Exception):
+    """A task file can't be used as it is.
+
+    Attributes:
+        problems: what is wrong, by line; at most ``MAX_PROBLEMS``.
+        cut: whether reading stopped there.
+    """
+
+    def __init__(self, problems: Iterable[Problem], *, cut: bool = False) -> None:
+        self.problems = tuple(problems)
+        self.cut = cut
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class FileTooLarge(Exception):
+    """A task file has more bytes or tasks than are taken, packed or not."""
+
+
+@dataclass(frozen=True)
+class Received:
+    """A task file that can be used.
+
+    Attributes:
+        job: the job that stores it; None when its tasks are stored already.
+        stored: the benchmark that holds exactly these tasks; None unless there is one.
+        tasks: how many there are.
+        notices: harmless findings, such as identical repeats.
+    """
+
+    job: Job | None
+    stored: Benchmark | None
+    tasks: int
+    notices: tuple[Problem, ...]
+
+
+def check_suite_slug(slug: str) -> None:
+    """Refuse what can't name a suite of one's own.
+
+    Raises:
+        BadSlug: with what would do.
+    """
+    check_slug(slug)
+    if slug in SUITE_NAMES:
+        raise BadSlug(f"{slug} comes with the product and can't be replaced; choose another name")
+
+
+def receive_suite(
+    *,
+    file: IO[bytes],
+    file_name: str,
+    slug: str,
+    format: Format | None,
+    actor: Any,
+    at: datetime,
+) -> Received:
+    """Check every line of ``file`` and ask for the job that grades and stores its tasks.
+
+    Args:
+        file_name: its name where it came from; ``.gz`` at its end says that it is packed.
+        format: of the file; by its first line when None.
+
+    Raises:
+        BadSlug: ``slug`` can't name a suite.
+        FileTooLarge: nothing of it is kept.
+        TaskFileRefused: naming every line that can't be used.
+    """
+    check_suite_slug(slug)
+    _remove_left_behind(now=at)
+    path = settings.UPLOADS_DIR / f"{_PREFIX}{uuid.uuid4()}.jsonl"
+    try:
+        _keep(file, path, file_name)
+        scanned = _scan(path, file_name, format)
+        stored = Benchmark.objects.filter(slug=slug, sha256=scanned.sha256).first()
+        if stored:
+            path.unlink()
+            return Received(None, stored, scanned.tasks, scanned.notices)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    job = request_job(
+        kind=IMPORT_TASK,
+        subject=slug,
+        params={
+            "file": path.name,
+            "name": file_name[:200],
+            "format": scanned.format.value,
+            "tasks": scanned.tasks,
+            "sha256": scanned.sha256,
+        },
+        actor=actor,
+        at=at,
+    )
+    return Received(job, None, scanned.tasks, scanned.notices)
+
+
+def import_received(handle: Handle, *, open_grader: Callable[[], Grader]) -> Mapping[str, Any]:
+    """Grade every reference of a received file and store its tasks as a benchmark.
+
+    Raises:
+        JobFailed: the file is gone, references fail, or this machine can't grade them.
+    """
+    job = handle.job
+    path = settings.UPLOADS_DIR / Path(job.params["file"]).name
+    stored = Benchmark.objects.filter(slug=job.subject, sha256=job.params["sha256"]).first()
+    if stored is None:
+        if not path.exists():
+            raise JobFailed("The uploaded file is no longer there. Upload it again.")
+        # Not in memory: recorded cases may be many times the file.
+        with tempfile.TemporaryFile(dir=settings.UPLOADS_DIR, prefix=_PREFIX) as rows:
+            in_process = _grade(handle, path, rows, open_grader)
+            stored = _store(job, rows, at=timezone.now())
+    else:
+        in_process = 0
+    path.unlink(missing_ok=True)
+    return {
+        "suite": stored.slug,
+        "number": stored.number,
+        "tasks": job.params["tasks"],
+        "checked_in_process": in_process,
+        "path": reverse("suite-version", kwargs={"slug": stored.slug, "number": stored.number}),
+    }
+
+
+# --- receiving ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Scanned:
+    format: Format
+    tasks: int
+    sha256: str
+    notices: tuple[Problem, ...]
+
+
+def _keep(file: IO[bytes], path: Path, file_name: str) -> None:
+    """Copy ``file`` to ``path``, which only its owner can read, unpacked and counted."""
+    source = gzip.GzipFile(fileobj=file) if file_name.endswith(".gz") else file
+    said = f"it has more than {MAX_FILE_BYTES // 2**20} MB; split it into several suites"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as kept:
+        left = MAX_FILE_BYTES
+        try:
+            while block := source.read(_COPY_BYTES):
+                left -= len(block)
+                if left < 0:
+                    raise FileTooLarge(said)
+                kept.write(block)
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise TaskFileRefused([_unpackable(file_name, str(error))]) from error
+
+
+def _unpackable(file_name: str, why: str) -> Problem:
+    return Problem(
+        path=file_name,
+        line=0,
+        code=Code.UNREADABLE,
+        field="",
+        reason=f"can't be unpacked: {why or 'it ends too early'}",
+        fix="Check that it is a whole gzip file, or upload it unpacked.",
+    )
+
+
+def _scan(path: Path, file_name: str, format: Format | None) -> _Scanned:
+    """Return what the file holds, of which no more is kept than each task's hash."""
+    problems: list[Problem] = []
+    notices: list[Problem] = []
+    hashes: list[str] = []
+    with path.open("rb") as lines:
+        stream = TaskStream(lines, path=file_name, format=format)
+        for found in stream:
+            if not isinstance(found, Problem):
+                hashes.append(found.sha256)
+                if len(hashes) > MAX_TASKS:
+                    raise FileTooLarge(f"it has more than {MAX_TASKS:,} tasks; split it")
+            elif found.fatal:
+                problems.append(found)
+                if len(problems) == MAX_PROBLEMS:
+                    raise TaskFileRefused(problems, cut=True)
+            elif len(notices) < MAX_PROBLEMS:
+                notices.append(found)
+    if problems or stream.format is None:
+        raise TaskFileRefused(problems)
+    return _Scanned(stream.format, len(hashes), sha256_of(sorted(hashes)), tuple(notices))
+
+
+def _remove_left_behind(*, now: datetime) -> None:
+    for path in settings.UPLOADS_DIR.glob(f"{_PREFIX}*"):
+        try:
+            if path.stat().st_mtime < (now - KEPT_FOR).timestamp():
+                path.unlink()
+        except FileNotFoundError:
+            continue
+
+
+# --- grading and storing --------------------------------------------------------
+
+
+def _grade(handle: Handle, path: Path, rows: IO[bytes], open_grader: Callable[[], Grader]) -> int:
+    """Write each task's columns to ``rows``; return how many are checked beside the program.
+
+    Raises:
+        JobFailed: a reference fails, or can't be graded here.
+    """
+    params = handle.job.params
+    format = Format(params["format"])
+    comparator = comparator_of(format)
+    failed: list[ReferenceCheck] = []
+    n_failed = in_process = 0
+    reported = 0.0
+    grader = open_grader()
+    with path.open("rb") as lines:
+        tasks = (
+            task
+            for task in TaskStream(lines, path="", format=format)
+            if not isinstance(task, Problem)
+        )
+        for finished, task in enumerate(tasks):
+            if (clock := time.monotonic()) - reported > _REPORT_EVERY_S:
+                reported = clock
+                handle.report(
+                    finished=finished, steps=params["tasks"], note="Checking every reference"
+                )
+            try:
+                check = reference_check(task=task, comparator=comparator, grader=grader)
+            except NoIsolation as error:
+                raise JobFailed(
+                    f"Nothing was stored: programs can't be graded on this machine. {error}"
+                ) from error
+            if check.state is ReferenceState.NOT_GRADED:
+                raise JobFailed(
+                    f"Nothing was stored: this machine could not grade the reference of task "
+                    f"{check.key}: {check.message}. `manage.py doctor` says what is missing; "
+                    "then upload the file again."
+                )
+            in_process += check.in_process
+            if check.state is ReferenceState.FAILED:
+                n_failed += 1
+                failed += [check] if len(failed) < FAILURES_SHOWN else []
+            elif not n_failed:
+                rows.write(json.dumps(task_row(task, check.checker)).encode() + b"\n")
+    if failed:
+        raise JobFailed(_failures(failed, n_failed, params["tasks"]))
+    handle.report(finished=params["tasks"], steps=params["tasks"], note="Storing the tasks")
+    return in_process
+
+
+def _failures(failed: list[ReferenceCheck], count: int, tasks: int) -> str:
+    said = "reference fails its" if count == 1 else "references fail their"
+    lines = [
+        f"Nothing was stored: {count} {said} own check, of {tasks} tasks. An answer could not be "
+        "judged by them. Correct the reference or the check of each, and upload the file again."
+    ]
+    lines += [f"{check.key}: {check.message[:LONGEST_FAILURE]}" for check in failed]
+    if count > len(failed):
+        lines.append(f"And {count - len(failed)} more.")
+    return "\n".join(lines)
+
+
+def _store(job: Job, rows: IO[bytes], *, at: datetime) -> Benchmark:
+    rows.seek(0)
+    with transaction.atomic():
+        stored = store_rows(
+            slug=job.subject, sha256=job.params["sha256"], rows=map(json.loads, rows)
+        )
+        record_event(
+            actor=job.actor,
+            verb="suite.uploaded",
+            subject=f"{stored.slug}, number {stored.number}",
+            at=at,
+        )
+    return stored
