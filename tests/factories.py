@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.conf import settings
+
 from runs.domain.effects import Transition
 from runs.domain.plan import BenchmarkSpec, CellSpec, ExperimentSpec, ModelSpec
 from runs.domain.tasks import Kind, TaskSpec
@@ -60,6 +62,19 @@ def make_job(**values: Any) -> Job:
         | values
     )
     return stored
+
+
+def make_export(kind: str = "runs", **values: Any) -> Job:
+    """Return a finished export with a file of two rows."""
+    params = {"kind": kind, "format": "csv", "experiments": ["panel"], "cells": []}
+    if kind == "audit-events":
+        params["experiments"] = []
+    result = {"file": "panel-runs.csv", "rows": 2, "bytes": 12, "sha256": "0" * 64}
+    job = make_job(params=params, result=result, **values)
+    path = settings.DATA_DIR / "exports" / f"{job.uid}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("task\r\nt1\r\nt2\r\n")
+    return job
 
 
 def make_library(slug: str = "coding", skills: Mapping[str, str] = SKILLS) -> Library:

@@ -1,16 +1,47 @@
-"""A job as pages show it: how far it is, why it failed, where its result is."""
+"""A job as pages and the API show it: how far it is, why it failed, where its result is."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from django.urls import reverse
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
 
 from workbench.kernel.leases import LeaseState
 from workbench.kernel.pages import utc
 from workbench.models import Job
 
 FAILED = "failed"
+STATES = ("pending", "running", "done", FAILED)
+# How a serializer's ``get_state`` is described.
+StateField = serializers.ChoiceField(choices=STATES)
+
+
+def state_of(job: Job) -> str:
+    """Return one of ``STATES``."""
+    return FAILED if job.state == LeaseState.DEAD else str(job.state)
+
+
+class JobOutput(serializers.Serializer[Any]):
+    """One job. ``result`` is null until it is done, ``problem`` empty unless it failed."""
+
+    uid = serializers.UUIDField()
+    kind = serializers.CharField()
+    subject = serializers.CharField()
+    state = serializers.SerializerMethodField()
+    finished = serializers.IntegerField(source="finished_steps")
+    steps = serializers.IntegerField(allow_null=True, help_text="null while nobody knows")
+    note = serializers.CharField()
+    result = serializers.JSONField(allow_null=True)
+    problem = serializers.CharField()
+    created_at = serializers.DateTimeField()
+    ended_at = serializers.DateTimeField(allow_null=True)
+
+    @extend_schema_field(StateField)
+    def get_state(self, job: Job) -> str:
+        return state_of(job)
 
 
 @dataclass(frozen=True)
@@ -56,7 +87,6 @@ def job_view(
         result_url: where its result is; shown only once the job is done. Without one, the
             ``path`` that its result names, if any.
     """
-    state = FAILED if job.state == LeaseState.DEAD else job.state
     live = job.state in (LeaseState.PENDING, LeaseState.RUNNING)
     where = {"uid": job.uid}
     done = job.state == LeaseState.DONE
@@ -64,7 +94,7 @@ def job_view(
         uid=str(job.uid),
         title=title or job.kind.rpartition(".")[2].replace("_", " ").capitalize(),
         subject=job.subject,
-        state=str(state),
+        state=state_of(job),
         live=live,
         finished=job.finished_steps,
         steps=job.steps,

@@ -30,20 +30,12 @@ from runs.selectors import cells_of
 from runs.services.reporting import descriptor_of, is_being_pushed, pair_records
 from runs.services.writing import FORMATS, Column, Row, write_file
 from workbench.jobs import Handle, JobFailed, JobMissing, job_by_uid, request_job
+from workbench.kernel.lists import Filter, Listing
 from workbench.kernel.roles import Role, role_of
 from workbench.models import AuditEvent, Job
 from workbench.trail import record_event
 
 EXPORT_TASK = "runs.export"
-KEPT_FOR = timedelta(days=7)
-PARQUET_MISSING = (
-    "Parquet needs the package pyarrow (the extra 'parquet'), which isn't installed here: run "
-    "python3 -m pip install 'pyarrow>=26', or choose CSV or JSONL"
-)
-MOST_EXPERIMENTS = 50
-# Rows of one chunk. Traces hold every message of a run, so few attempts are read at once.
-CHUNK = 500
-ATTEMPTS_CHUNK = 20
 
 
 class ExportKind(StrEnum):
@@ -53,6 +45,25 @@ class ExportKind(StrEnum):
     PAIRS = "pairs"
     ATTEMPTS = "attempts"
     AUDIT_EVENTS = "audit-events"
+
+
+KEPT_FOR = timedelta(days=7)
+PARQUET_MISSING = (
+    "Parquet needs the package pyarrow (the extra 'parquet'), which isn't installed here: run "
+    "python3 -m pip install 'pyarrow>=26', or choose CSV or JSONL"
+)
+MOST_EXPERIMENTS = 50
+EXPORT_LISTING = Listing(
+    sorts={"created": "created_at"},
+    default_sort="-created",
+    filters={
+        "kind": Filter("params__kind", tuple(kind.value for kind in ExportKind)),
+        "by": Filter("actor__username", meaning="Only those that this person asked for."),
+    },
+)
+# Rows of one chunk. Traces hold every message of a run, so few attempts are read at once.
+CHUNK = 500
+ATTEMPTS_CHUNK = 20
 
 
 class BadExport(ValueError):

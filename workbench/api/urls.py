@@ -5,7 +5,9 @@ from django.urls import path
 from runs.api.cells import Cells, OneCell
 from runs.api.comparisons import Comparisons
 from runs.api.experiments import ExperimentReport, Experiments, OneExperiment
+from runs.api.exports import ExportFile, Exports, OneExport
 from runs.api.pairs import Attempts, CellPairs, ExperimentPairs, OnePair
+from runs.api.run_rows import RunRows
 from workbench.api.audit import AuditEvents
 from workbench.api.jobs import OneJob
 from workbench.api.notices import (
@@ -57,6 +59,10 @@ urlpatterns = [
         name="api-webhook-deliveries",
     ),
     path("comparisons/", Comparisons.as_view(), name="api-comparisons"),
+    path("exports/", Exports.as_view(), name="api-exports"),
+    path("exports/<uuid:uid>/", OneExport.as_view(), name="api-export"),
+    path("exports/<uuid:uid>/file/", ExportFile.as_view(), name="api-export-file"),
+    path("run-rows/", RunRows.as_view(), name="api-run-rows"),
     path("experiments/", Experiments.as_view(), name="api-experiments"),
     path("experiments/<slug:slug>/", OneExperiment.as_view(), name="api-experiment"),
     path(

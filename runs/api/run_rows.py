@@ -1,0 +1,150 @@
+"""Handing in runs that another program made, as JSON, JSONL or CSV."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
+
+from django.urls import reverse
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers, status
+from rest_framework.exceptions import ValidationError
+from rest_framework.parsers import BaseParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from runs.domain.report import FailurePolicy, Preset
+from runs.domain.rows import BadRows, UnmatchedReplicates
+from runs.services.handing_in import BadPushRequest, PushTooLarge, request_push
+from runs.services.pushing import LARGEST_BYTES, MOST_ROWS, BadPush, OtherContent
+from workbench.jobviews import JobOutput
+from workbench.kernel.api import Conflict, StrictJSONParser, TooLarge, checked_query
+from workbench.rest import Endpoint, checked_body
+
+# A JSON body is read whole; a stream of rows never is.
+LARGEST_JSON = 10_000_000
+PIECE = 64 * 1024
+
+
+class _Streamed(BaseParser):
+    """A body that is read piece by piece."""
+
+    def parse(
+        self,
+        stream: IO[bytes],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return stream
+
+
+class NdjsonParser(_Streamed):
+    media_type = "application/x-ndjson"
+
+
+class CsvParser(_Streamed):
+    media_type = "text/csv"
+
+
+class RunRowsQuery(serializers.Serializer[Any]):
+    """What a stream of rows says beside them, in its address."""
+
+    experiment = serializers.CharField(max_length=100)
+    preset = serializers.ChoiceField(choices=[p.value for p in Preset], default=Preset.DEFAULT)
+    failure_policy = serializers.ChoiceField(
+        choices=[p.value for p in FailurePolicy],
+        required=False,
+        help_text="what a failed model call means; without it, as the preset has it",
+    )
+
+
+class RunRowsInput(RunRowsQuery):
+    """Rows of docs/exports.md and the experiment that they become."""
+
+    rows = serializers.ListField(child=serializers.JSONField(), min_length=1, max_length=MOST_ROWS)
+
+
+class RunRows(Endpoint):
+    """Hand in runs that were made elsewhere; they become a finished experiment.
+
+    As JSON (at most 10 MB), or streamed as `application/x-ndjson` or `text/csv` (at most 100 MB
+    and 200,000 rows) with `experiment` in the address. The answer is a job: its `result` names
+    the experiment, and what could not be paired; where rows can't be used it fails, stores
+    nothing and names each of them in `result.problems`.
+    """
+
+    parser_classes = (StrictJSONParser, NdjsonParser, CsvParser)
+    hash_body = False
+    largest_body = LARGEST_BYTES
+
+    @extend_schema(
+        request={"application/json": RunRowsInput},
+        parameters=[
+            OpenApiParameter(
+                "experiment", str, description="Of a stream: the slug of the experiment."
+            ),
+            OpenApiParameter(
+                "preset", str, enum=[p.value for p in Preset], description="Of a stream."
+            ),
+            OpenApiParameter(
+                "failure_policy",
+                str,
+                enum=[p.value for p in FailurePolicy],
+                description="Of a stream.",
+            ),
+        ],
+        responses={202: JobOutput},
+    )
+    def post(self, request: Request) -> Response:
+        kind = (request.content_type or "").partition(";")[0].strip().lower()
+        if kind in _FORMATS:
+            given = checked_query(request.query_params, RunRowsQuery)
+            format, chunks = _FORMATS[kind], _pieces(request.stream)
+        else:
+            if int(request.META.get("CONTENT_LENGTH") or 0) > LARGEST_JSON:
+                raise TooLarge(
+                    f"JSON may have {LARGEST_JSON:,} bytes here; send more rows as "
+                    f"{NdjsonParser.media_type}, one object a line."
+                )
+            given = checked_body(request, RunRowsInput)
+            format, chunks = "jsonl", _lines(given.pop("rows"))
+        try:
+            job = request_push(
+                chunks=chunks,
+                format=format,
+                slug=given["experiment"],
+                preset=given["preset"],
+                failure_policy=given.get("failure_policy", ""),
+                actor=request.user,
+                at=timezone.now(),
+            )
+        except BadPushRequest as bad:
+            raise ValidationError({n: [text] for n, text in bad.fields.items()}) from bad
+        except OtherContent as taken:
+            raise Conflict(str(taken)) from taken
+        except PushTooLarge as refused:
+            raise TooLarge(str(refused)) from refused
+        except BadRows as bad_rows:
+            raise ValidationError({"rows": [str(p) for p in bad_rows.problems]}) from bad_rows
+        except (BadPush, UnmatchedReplicates) as refused:
+            raise ValidationError({"rows": [str(refused)]}) from refused
+        return Response(
+            JobOutput(job).data,
+            status=status.HTTP_202_ACCEPTED,
+            headers={"Location": reverse("api-job", kwargs={"uid": job.uid})},
+        )
+
+
+_FORMATS = {NdjsonParser.media_type: "ndjson", CsvParser.media_type: "csv"}
+
+
+def _pieces(stream: Any) -> Iterator[bytes]:
+    while piece := stream.read(PIECE):
+        yield piece
+
+
+def _lines(rows: list[Any]) -> Iterator[bytes]:
+    for row in rows:
+        yield json.dumps(row, ensure_ascii=False).encode() + b"\n"
