@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,23 @@ from runs.models import (
     Experiment,
     ExperimentDraft,
     ExperimentStatus,
+    Origin,
+    Outcome,
+    Pair,
     PairArm,
     Task,
 )
 from workbench.kernel.lists import Filter, Listing
+
+EXPERIMENT_LISTING = Listing(
+    sorts={"created": "created_at", "slug": "slug"},
+    default_sort="-created",
+    filters={
+        "status": Filter("status", tuple(ExperimentStatus.values)),
+        "origin": Filter("origin", tuple(Origin.values)),
+        "author": Filter("author__username", meaning="Only those of the person of this name."),
+    },
+)
 
 
 class ExperimentMissing(Exception):
@@ -171,3 +184,25 @@ def isolation_counts(benchmark: Benchmark) -> dict[str, int]:
         .order_by()
     )
     return {isolation or "cases": n for isolation, n in counted}
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """How many cells and pairs an experiment has, and how many of these have a joint result."""
+
+    cells: int = 0
+    planned: int = 0
+    done: int = 0
+
+
+def pair_counts(experiments: Collection[int]) -> dict[int, PairCounts]:
+    """Return the counts of each of ``experiments`` (primary keys), in three queries."""
+    cells = Cell.objects.filter(experiment__in=experiments).values_list("experiment")
+    pairs = Pair.objects.filter(cell__experiment__in=experiments).values_list("cell__experiment")
+    done = Outcome.objects.filter(pair__cell__experiment__in=experiments)
+    found = [
+        dict(cells.annotate(n=Count("pk"))),
+        dict(pairs.annotate(n=Count("pk"))),
+        dict(done.values_list("pair__cell__experiment").annotate(n=Count("pair", distinct=True))),
+    ]
+    return {pk: PairCounts(*(counts.get(pk, 0) for counts in found)) for pk in experiments}

@@ -14,23 +14,12 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from runs.models import Experiment, ExperimentStatus, Origin
-from runs.selectors import ExperimentMissing, experiment_by_slug
+from runs.selectors import EXPERIMENT_LISTING, ExperimentMissing, experiment_by_slug
 from runs.services.progress import Progress, progress_of
 from runs.services.reporting import report_of
 from workbench.kernel.api import NoParameters, checked_query
-from workbench.kernel.lists import Filter, Listing
 from workbench.rest import Endpoint, listed
 from workbench.schema import listing_schema
-
-EXPERIMENTS = Listing(
-    sorts={"created": "created_at", "slug": "slug"},
-    default_sort="-created",
-    filters={
-        "status": Filter("status", tuple(ExperimentStatus.values)),
-        "origin": Filter("origin", tuple(Origin.values)),
-        "author": Filter("author__username", meaning="Only those of the person of this name."),
-    },
-)
 
 
 def experiment_or_404(slug: str) -> Experiment:
@@ -130,10 +119,10 @@ class ExperimentDetailOutput(ExperimentOutput):
 class Experiments(Endpoint):
     """List the experiments, the newest first."""
 
-    @listing_schema(EXPERIMENTS, ExperimentOutput)
+    @listing_schema(EXPERIMENT_LISTING, ExperimentOutput)
     def get(self, request: Request) -> Response:
         found = Experiment.objects.select_related("author")
-        return listed(request, found, listing=EXPERIMENTS, output=ExperimentOutput)
+        return listed(request, found, listing=EXPERIMENT_LISTING, output=ExperimentOutput)
 
 
 class OneExperiment(Endpoint):

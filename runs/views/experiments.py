@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
-from django.db.models import Count, Q
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -16,16 +15,22 @@ from django.views.decorators.http import require_POST, require_safe
 
 from runs.domain.render import csv_text, markdown
 from runs.domain.report import TERMS
-from runs.models import Experiment, ExperimentStatus, Outcome
-from runs.selectors import ExperimentMissing, experiment_by_slug
+from runs.models import Experiment, ExperimentStatus, Origin
+from runs.selectors import (
+    EXPERIMENT_LISTING,
+    ExperimentMissing,
+    experiment_by_slug,
+    pair_counts,
+)
 from runs.services import lifecycle
 from runs.services.reporting import DEMONSTRATION, report_of
+from runs.services.standing import standing_report
 from runs.views.figures import COLUMNS, HEADS, UNITS, CellView, Quadrant, cell_views
+from runs.views.listing import ListControls, list_controls, page_or_404
 from runs.views.live import Actions, ProgressView, actions_of, progress_view
-from workbench.kernel.pages import render_page, utc
+from workbench.kernel.pages import render_page, utc, utc_seconds
 from workbench.kernel.roles import unblinded_only
 
-PAGE_SIZE = 50
 LONGEST_REASON = 500
 _DOWNLOADS = (("JSON", "json"), ("CSV", "csv"), ("Markdown", "md"))
 
@@ -36,6 +41,8 @@ class ExperimentRow:
 
     slug: str
     status: str
+    origin: str
+    author: str
     cells: int
     pairs_done: int
     pairs_total: int
@@ -46,11 +53,10 @@ class ExperimentRow:
 
 @dataclass(frozen=True)
 class ExperimentsPage:
-    """The list of experiments, newest first."""
+    """The list of experiments."""
 
     rows: tuple[ExperimentRow, ...]
-    older_url: str
-    first_page: bool
+    controls: ListControls
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,7 @@ class ExperimentPage:
     intervals: tuple[str, ...]
     failure_policy: str
     report_sha256: str
+    as_of: str
     downloads: tuple[Download, ...]
 
 
@@ -137,42 +144,36 @@ def experiment_or_404(slug: str) -> Experiment:
 @require_safe
 @unblinded_only
 def experiments(request: HttpRequest) -> HttpResponse:
-    """Show the experiments, newest first, ``PAGE_SIZE`` a page."""
-    found = Experiment.objects.order_by("-created_at", "-pk")
-    before = request.GET.get("before", "")
-    if before:
-        last = experiment_or_404(before)
-        found = found.filter(
-            Q(created_at__lt=last.created_at) | Q(created_at=last.created_at, pk__lt=last.pk)
-        )
-    page = list(
-        found.annotate(
-            n_cells=Count("cells", distinct=True), n_pairs=Count("cells__pairs", distinct=True)
-        )[: PAGE_SIZE + 1]
-    )
-    shown, more = page[:PAGE_SIZE], page[PAGE_SIZE:]
-    done = dict(
-        Outcome.objects.filter(pair__cell__experiment__in=shown)
-        .values_list("pair__cell__experiment")
-        .annotate(n=Count("pair", distinct=True))
-    )
-    older = f"{reverse('experiments')}?before={shown[-1].slug}" if more else ""
+    """Show the experiments, newest first unless ``?sort=`` says otherwise, paged by key."""
+    found = Experiment.objects.select_related("author").defer("spec", "toml")
+    page = page_or_404(found, EXPERIMENT_LISTING, request)
+    counts = pair_counts([experiment.pk for experiment in page.rows])
     rows = tuple(
         ExperimentRow(
             slug=experiment.slug,
             status=experiment.status,
-            cells=experiment.n_cells,
-            pairs_done=done.get(experiment.pk, 0),
-            pairs_total=experiment.n_pairs,
+            origin=Origin(experiment.origin).label,
+            author=experiment.author.get_username() if experiment.author else "",
+            cells=counts[experiment.pk].cells,
+            pairs_done=counts[experiment.pk].done,
+            pairs_total=counts[experiment.pk].planned,
             created=utc(experiment.created_at),
             ended=utc(experiment.ended_at),
             url=reverse("experiment", kwargs={"slug": experiment.slug}),
         )
-        for experiment in shown
+        for experiment in page.rows
     )
-    return render_page(
-        request, "runs/experiments.html", ExperimentsPage(rows, older, first_page=not before)
+    controls = list_controls(
+        page,
+        url=reverse("experiments"),
+        columns={"slug": "Experiment", "created": "Planned"},
+        choices={
+            "status": ("Status", tuple(ExperimentStatus.values)),
+            "origin": ("Origin", tuple(Origin.values)),
+        },
+        texts={"author": "Author"},
     )
+    return render_page(request, "runs/experiments.html", ExperimentsPage(rows, controls))
 
 
 # --- one experiment -------------------------------------------------------------
@@ -183,7 +184,8 @@ def experiments(request: HttpRequest) -> HttpResponse:
 def experiment(request: HttpRequest, slug: str) -> HttpResponse:
     """Show one experiment; ``?sort=rae`` or ``?sort=-rae`` orders its cells."""
     found = experiment_or_404(slug)
-    report = report_of(found)
+    standing = standing_report(found)
+    report = standing.result
     sort = request.GET.get("sort", "")
     key = sort.removeprefix("-")
     if key and key not in COLUMNS:
@@ -216,6 +218,7 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
             intervals=tuple(dict.fromkeys(c.rae_interval.method for c in cells)),
             failure_policy=report["failure_policy"],
             report_sha256=report["report_sha256"],
+            as_of=utc_seconds(standing.as_of),
             downloads=downloads(slug),
         ),
     )

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 
 from runs.domain.report import build_report, paper_example
 from runs.models import Experiment
-from runs.services.reporting import report_of
+from runs.services.standing import standing_report
 from runs.views.experiments import (
     Download,
     downloads,
@@ -89,7 +89,7 @@ def home(request: HttpRequest) -> HttpResponse:
 
 
 def _newest(experiment: Experiment) -> Newest:
-    report = report_of(experiment)
+    report = standing_report(experiment).result
     progress = progress_view(experiment, now=timezone.now())
     cells = cell_views(experiment.slug, report)
     flips = flips_of(report, at_most=FLIPS_SHOWN)
