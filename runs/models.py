@@ -137,6 +137,9 @@ class Experiment(models.Model):
     slug = models.SlugField(max_length=100, unique=True)
     spec = models.JSONField()
     toml = models.TextField(blank=True, default="", help_text="the file it was planned from")
+    budget = models.JSONField(
+        null=True, help_text="the caps in force since somebody changed them; null: the plan's"
+    )
     origin = models.CharField(max_length=7, choices=Origin.choices, default=Origin.PLANNED)
     author = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, on_delete=models.PROTECT, related_name="+"

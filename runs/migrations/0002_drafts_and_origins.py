@@ -53,6 +53,14 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name="experiment",
+            name="budget",
+            field=models.JSONField(
+                help_text="the caps in force since somebody changed them; null: the plan's",
+                null=True,
+            ),
+        ),
+        migrations.AddField(
+            model_name="experiment",
             name="origin",
             field=models.CharField(
                 choices=[

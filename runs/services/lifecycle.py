@@ -7,6 +7,7 @@ tells a notice in the same transaction.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -14,10 +15,12 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Max
 
+from runs.domain.plan import Budget
 from runs.models import Execution, Experiment, ExperimentStatus, Origin, Pair, Position
 from runs.selectors import executions_of
 from runs.services.planning import is_complete
 from runs.services.telling import tell_ended, tell_paused
+from runs.services.usage import budget_of
 from workbench.kernel.dispatch import publish
 from workbench.kernel.leases import LeaseState
 from workbench.models import AuditEvent
@@ -135,6 +138,41 @@ def cancel(*, experiment: Experiment, reason: str, actor: Any, at: datetime) -> 
         reason=reason,
         ended_at=at,
     )
+
+
+def change_budget(*, experiment: Experiment, budget: Budget, actor: Any, at: datetime) -> None:
+    """Put other caps in force for an experiment that hasn't ended; its plan stays as it is.
+
+    Raises:
+        WrongStatus: it has ended.
+        ValueError: a cap of cost, and a model without prices.
+    """
+    unpriced = [
+        m["id"] for m in experiment.spec["models"] if None in (m["price_in"], m["price_out"])
+    ]
+    if budget.cost is not None and unpriced:
+        raise ValueError(f"a cost budget needs the prices of every model, also {unpriced[0]}'s")
+    before = budget_of(experiment)
+    refuse_pushed(experiment)
+    with transaction.atomic():
+        row = Experiment.objects.filter(pk=experiment.pk, status__in=OPEN)
+        if not row.update(budget=asdict(budget)):
+            experiment.refresh_from_db()
+            raise WrongStatus(f"the experiment '{experiment.slug}' is {experiment.status}")
+        record_event(
+            actor=actor,
+            verb="experiment.budget_changed",
+            subject=experiment.slug,
+            reason=f"from {_caps(before)} to {_caps(budget)}",
+            at=at,
+        )
+    experiment.refresh_from_db()
+
+
+def _caps(budget: Budget) -> str:
+    """Return the caps in words."""
+    caps = [f"{cap:,g} {name}" for name, cap in asdict(budget).items() if cap is not None]
+    return " and ".join(caps) or "no cap"
 
 
 def retry_failed(*, experiment: Experiment, actor: Any, at: datetime) -> int:

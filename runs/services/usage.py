@@ -54,9 +54,14 @@ def usage_of(experiment: Experiment) -> Usage:
     )
 
 
+def budget_of(experiment: Experiment) -> Budget:
+    """Return the caps in force: the plan's, until somebody changed them."""
+    return Budget(**(experiment.budget or experiment.spec["budget"]))
+
+
 def budget_reached(experiment: Experiment) -> str | None:
     """Return which cap of the budget has been reached, as a sentence, or None."""
-    budget = Budget(**experiment.spec["budget"])
+    budget = budget_of(experiment)
     if budget == Budget():
         return None
     used = usage_of(experiment)
