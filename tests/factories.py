@@ -32,11 +32,11 @@ from runs.services.benchmarks import store_benchmark, store_partition
 from runs.services.planning import plan_experiment
 from skills.models import Library, Skill, SkillVersion
 from skills.services.libraries import freeze_library
-from workbench.accounts import create_user
+from workbench.accounts import create_user, ensure_user
 from workbench.kernel.identity import sha256_of, uid_for
 from workbench.kernel.leases import LeaseState
 from workbench.kernel.roles import Role
-from workbench.models import Call, CallState, Job
+from workbench.models import Call, CallState, Job, Webhook
 
 NOW = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 MODEL = ModelSpec(id="small-model", base_url="https://models.example/v1")
@@ -75,6 +75,13 @@ def make_export(kind: str = "runs", **values: Any) -> Job:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("task\r\nt1\r\nt2\r\n")
     return job
+
+
+def make_webhook(*, url: str = "https://hooks.example/in") -> Webhook:
+    """Return a webhook, whatever hosts the settings list."""
+    admin = ensure_user(name="hook-keeper", role=Role.ADMIN)
+    webhook: Webhook = Webhook.objects.create(url=url, created_by=admin, created_at=NOW)
+    return webhook
 
 
 def make_library(slug: str = "coding", skills: Mapping[str, str] = SKILLS) -> Library:

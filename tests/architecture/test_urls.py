@@ -8,6 +8,7 @@ address names a thing. An unlisted URL fails, and so does a method that is offer
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,14 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
 from runs.models import Experiment
-from tests.factories import cells_of, finished_experiment, make_export, make_job, make_user
+from tests.factories import (
+    cells_of,
+    finished_experiment,
+    make_export,
+    make_job,
+    make_user,
+    make_webhook,
+)
 from workbench.kernel.api import NOT_FOUND
 from workbench.kernel.roles import Role
 from workbench.rest import RoleAndScope
@@ -115,6 +123,12 @@ MATRIX: dict[str, Row] = {
     "skill-text": UNBLINDED,
     "job": UNBLINDED,
     "job-progress": UNBLINDED,
+    "notices": UNBLINDED,
+    "notices-read": POST_SIGNED_IN,
+    "notices-mail": POST_SIGNED_IN,
+    "webhooks": ADMIN,
+    "webhook-remove": POST_SIGNED_IN,
+    "webhook-test": POST_SIGNED_IN,
     "api-people": API,
     "api-person": API,
     "api-person-invitation": API_CHANGES,
@@ -124,6 +138,13 @@ MATRIX: dict[str, Row] = {
     "api-token": (401, 403, 403, 403, 404, 404),  # somebody else's
     "api-job": API,
     "api-status": API,
+    "api-notices": API,
+    "api-notices-read": API_CHANGES,
+    "api-subscriptions": API,
+    "api-webhooks": API_ADMIN,
+    "api-webhook": API_ADMIN,
+    "api-webhook-test": API_ADMIN_CHANGES,
+    "api-webhook-deliveries": API_ADMIN,
     "api-schema": API,
     "api-docs": UNBLINDED,
     "api-audit-events": API_ADMIN,
@@ -149,6 +170,14 @@ POST_MATRIX: dict[str, Row] = {
     "experiment-resume": (302, 403, 403, 403, 302, 302),
     "experiment-cancel": (302, 403, 403, 403, 302, 302),
     "experiment-retry": (302, 403, 403, 403, 302, 302),
+    "notices-read": (302, 403, 403, 403, 302, 302),
+    "notices-mail": (302, 403, 403, 403, 302, 302),
+    "webhooks": (302, 403, 403, 403, 403, 400),
+    "webhook-remove": (302, 403, 403, 403, 403, 302),
+    "webhook-test": (302, 403, 403, 403, 403, 302),
+    "api-notices-read": API_WRITE,
+    "api-webhooks": API_ADMIN_WRITE,
+    "api-webhook-test": API_ADMIN_WRITE,
     "push": PAGE_WRITE,
     "exports": PAGE_WRITE,
     "api-exports": API_WRITE,
@@ -177,11 +206,12 @@ POST_MATRIX: dict[str, Row] = {
     "api-password-resets": API_WRITE,
     "api-tokens": API_WRITE,
 }
-PUT_MATRIX: dict[str, Row] = {}
+PUT_MATRIX: dict[str, Row] = {"api-subscriptions": API_WRITE}
 PATCH_MATRIX: dict[str, Row] = {"api-person": API_ADMIN_WRITE}
 DELETE_MATRIX: dict[str, Row] = {
     "api-person-invitation": API_WRITE,
     "api-token": (401, 403, 403, 403, 404, 404),
+    "api-webhook": API_ADMIN_WRITE,
 }
 CHANGES = {
     "POST": POST_MATRIX,
@@ -214,6 +244,7 @@ def arguments(experiment: Experiment) -> dict[str, dict[str, Any]]:
     pair = cell.pairs.order_by("task__key")[0]
     slug = {"slug": experiment.slug}
     job = {"uid": make_job().uid}
+    webhook = {"uid": make_webhook().uid}
     one_slug: dict[str, dict[str, Any]] = {
         name: slug
         for name in MATRIX
@@ -245,6 +276,7 @@ def arguments(experiment: Experiment) -> dict[str, dict[str, Any]]:
             "export-file": {"uid": make_export().uid},
             "api-export": {"uid": make_export().uid},
             "api-export-file": {"uid": make_export().uid},
+            **{name: webhook for name in MATRIX if re.match(r"(api-)?webhook\b", name)},
             "job": job,
             "job-progress": job,
             "api-job": job,

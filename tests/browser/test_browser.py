@@ -67,6 +67,7 @@ def paths_of(experiment: Experiment) -> dict[str, str]:
         "skills": reverse("skills"),
         "skill": reverse("skill", kwargs={"slug": "two-pointer"}),
         "glossary": reverse("glossary"),
+        "notices": reverse("notices"),
     }
 
 

@@ -18,7 +18,7 @@ from django.urls import reverse
 
 from runs.models import Arm, Attempt, Experiment, ExperimentStatus, Grade, Pair
 from runs.services.reporting import report_of
-from runs.views import cells, experiments, libraries, pairs, skills, suites
+from runs.views import cells, experiments, exports, libraries, pairs, pushes, skills, suites
 from tests.factories import (
     EMBEDDED_MODEL,
     NOW,
@@ -38,7 +38,7 @@ from tests.factories import (
 from tests.htmlchecks import Page, faults_of
 from workbench.api import schema
 from workbench.kernel.roles import Role
-from workbench.views import account, home, house, jobs, people, signing_in
+from workbench.views import account, home, house, jobs, notices, people, signing_in
 
 pytestmark = pytest.mark.django_db
 
@@ -50,11 +50,15 @@ PAGE_OF_TEMPLATE = {
     "sign_in_link.html": signing_in.LinkPage,
     "glossary.html": house.GlossaryPage,
     "api_docs.html": schema.ApiDocsPage,
+    "notices.html": notices.NoticesPage,
+    "webhooks.html": notices.WebhooksPage,
     "job.html": jobs.JobPage,
     "_job.html": jobs.JobFragment,
     "people/people.html": people.PeoplePage,
     "people/person.html": people.PersonPage,
     "people/account.html": account.AccountPage,
+    "runs/exports.html": exports.ExportsPage,
+    "runs/push.html": pushes.PushPage,
     "runs/experiments.html": experiments.ExperimentsPage,
     "runs/experiment.html": experiments.ExperimentPage,
     "runs/_progress.html": experiments.ProgressFragment,
@@ -97,11 +101,14 @@ def urls_of(experiment: Experiment) -> dict[str, str]:
         "home.html": reverse("home"),
         "glossary.html": reverse("glossary"),
         "api_docs.html": reverse("api-docs"),
+        "notices.html": reverse("notices"),
         "job.html": reverse("job", kwargs=job),
         "_job.html": reverse("job-progress", kwargs=job),
         "people/people.html": reverse("people"),
         "people/person.html": reverse("person", kwargs={"name": "lee"}),
         "people/account.html": reverse("account"),
+        "runs/exports.html": f"{reverse('exports')}?experiment={experiment.slug}",
+        "runs/push.html": reverse("push"),
         "runs/experiments.html": reverse("experiments"),
         "runs/experiment.html": reverse("experiment", kwargs=where),
         "runs/_progress.html": reverse("experiment-progress", kwargs=where),
@@ -168,6 +175,9 @@ def test_a_page_gets_its_dataclass_and_nothing_else(lead: Client, panel: Experim
         rendered[template] = context
     lead.force_login(make_user("ann", Role.ANNOTATOR))
     template, context = context_of(lead, reverse("home"))
+    rendered[template] = context
+    lead.force_login(make_user("ada", Role.ADMIN))
+    template, context = context_of(lead, reverse("webhooks"))
     rendered[template] = context
     assert set(rendered) == set(PAGE_OF_TEMPLATE)
     for template, context in rendered.items():

@@ -88,6 +88,8 @@ def pages() -> dict[str, str]:
         "experiments": reverse("experiments"),
         "skills": reverse("skills"),
         "glossary": reverse("glossary"),
+        "notices": reverse("notices"),
+        "webhooks": reverse("webhooks"),
         "people": reverse("people"),
         "person": reverse("person", kwargs={"name": _somebody()}),
         "account": reverse("account"),
