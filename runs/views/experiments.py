@@ -117,6 +117,7 @@ class ExperimentPage:
     report_sha256: str
     as_of: str
     downloads: tuple[Download, ...]
+    export_url: str
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,7 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
             report_sha256=report["report_sha256"],
             as_of=utc_seconds(standing.as_of),
             downloads=downloads(slug),
+            export_url=f"{reverse('exports')}?experiment={slug}",
         ),
     )
 

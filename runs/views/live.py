@@ -8,13 +8,17 @@ from typing import Any
 
 from django.urls import reverse
 
-from runs.models import Experiment, ExperimentStatus, Failure
+from runs.models import Experiment, ExperimentStatus, Failure, Origin
 from runs.services.progress import Progress, progress_of
+from runs.services.reporting import is_being_pushed
 
 FAILURES = {
     Failure.CALL.value: "a model call failed",
     Failure.HOST.value: "the host or the sandbox failed",
     Failure.CONTAMINATED.value: "a run without skills got one",
+    Failure.NO_RESULT.value: "the row gives no result",
+    Failure.CONFLICT.value: "rows contradict each other",
+    Failure.UNEQUAL_PARAMETERS.value: "the arms were not asked alike",
 }
 _NEXT = {
     ExperimentStatus.PLANNED: "It waits to be started, with the command below.",
@@ -28,6 +32,11 @@ _NEXT = {
 }
 
 
+STORING = "storing"
+_STORING_NEXT = (
+    "Its runs are still being stored; figures are shown once all of them are. If that never "
+    "ends, push the same rows again: it goes on where it stopped."
+)
 _COMMANDS = {ExperimentStatus.PLANNED: "start", ExperimentStatus.PAUSED: "resume"}
 
 
@@ -41,7 +50,10 @@ class FailureCount:
 
 @dataclass(frozen=True)
 class ProgressView:
-    """How far an experiment is; ``live`` while it changes by itself."""
+    """How far an experiment is; ``live`` while it changes by itself.
+
+    ``pushed``: its runs were made elsewhere, so nothing was called or spent here.
+    """
 
     slug: str
     status: str
@@ -49,6 +61,7 @@ class ProgressView:
     what_next: str
     command: str
     live: bool
+    pushed: bool
     ended: int
     total: int
     percent: int
@@ -84,17 +97,20 @@ def progress_view(experiment: Experiment, *, now: datetime) -> ProgressView:
     status = ExperimentStatus(experiment.status)
     where = {"slug": experiment.slug}
     live = status is ExperimentStatus.RUNNING
+    pushed = experiment.origin == Origin.PUSHED
+    storing = is_being_pushed(experiment)
     return ProgressView(
         slug=experiment.slug,
-        status=status.value,
+        status=STORING if storing else status.value,
         reason=experiment.reason,
-        what_next=_NEXT[status],
+        what_next=_STORING_NEXT if storing else _NEXT[status],
         command=(
             f"python3 manage.py experiment {_COMMANDS[status]} {experiment.slug}"
-            if status in _COMMANDS
+            if status in _COMMANDS and not pushed
             else ""
         ),
         live=live,
+        pushed=pushed,
         ended=found.ended,
         total=found.total,
         # Rounded down: 100 is shown when all have ended and not before.
@@ -121,6 +137,8 @@ def progress_view(experiment: Experiment, *, now: datetime) -> ProgressView:
 def actions_of(experiment: Experiment, progress: ProgressView) -> Actions:
     """Return what the status allows; the service decides again when it is asked."""
     status = experiment.status
+    if experiment.origin == Origin.PUSHED:  # nothing of it can be run here
+        return Actions(pause=False, resume=False, cancel=False, retry=False, dead=progress.dead)
     ended = status in (ExperimentStatus.FINISHED, ExperimentStatus.CANCELLED)
     retriable = status not in (ExperimentStatus.CANCELLED, ExperimentStatus.PLANNED)
     return Actions(
