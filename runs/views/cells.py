@@ -11,19 +11,20 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from runs.domain.report import Failure, FailurePolicy, PairRecord, transition_of
+from runs.domain.plan import arm_from_json
+from runs.domain.report import Failure, PairRecord
 from runs.models import Cell
 from runs.selectors import cells_of
-from runs.services.reporting import cell_record, report_of
+from runs.services.pair_lists import CENSORED, PENDING, pairs_page, state_of
+from runs.services.standing import standing_report
 from runs.views.experiments import experiment_or_404, is_demonstration, other_notices
 from runs.views.figures import WORDS, CellView, cell_view, telling_apart
-from workbench.kernel.pages import render_page
+from workbench.kernel.pages import render_page, utc_seconds
 from workbench.kernel.roles import unblinded_only
 
-PAGE_SIZE = 50
-CENSORED, PENDING = "censored", "pending"
 STATES: Mapping[str, str] = {**WORDS, CENSORED: "left out", PENDING: "pending"}
 RETRIEVED: Mapping[str, str] = {"true": "yes", "false": "no", "unknown": "unknown"}
+SORTS: Mapping[str, str] = {"task": "A to Z", "-task": "Z to A"}
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,15 @@ class CellPage:
     arms: tuple[ArmRow, ...]
     unequal: int
     rows: tuple[PairRow, ...]
-    found: int
-    shown_from: int
+    found: int | None
+    sorts: tuple[Choice, ...]
     transitions: tuple[Choice, ...]
     retrievals: tuple[Choice, ...]
     skill: str
     filtered: bool
     next_url: str
     first_url: str
+    as_of: str
     caveat: str
 
 
@@ -89,21 +91,26 @@ def cell(request: HttpRequest, slug: str, sha12: str) -> HttpResponse:
     """Show one cell and its pairs, by ``transition``, ``retrieved`` and ``skill``, paged by key."""
     experiment = experiment_or_404(slug)
     found = cells_of(experiment).filter(sha256__startswith=sha12).first()
-    report = report_of(experiment)
+    standing = standing_report(experiment)
+    report = standing.result
     figures = next((c for c in report["cells"] if c["cell"].get("sha12") == sha12), None)
     if found is None or figures is None:
         raise Http404
     wanted = _wanted(request.GET)
-    rows = [
-        row
-        for row in pair_rows(found, policy=experiment.spec["failure_policy"])
-        if _matches(row, wanted)
-    ]
-    start = _start(rows, request.GET.get("after", ""))
-    shown = rows[start : start + PAGE_SIZE]
+    after = _after(request.GET.get("after", ""))
+    page = pairs_page(
+        found,
+        policy=experiment.spec["failure_policy"],
+        transition=wanted["transition"],
+        retrieved=wanted["retrieved"],
+        skill=wanted["skill"],
+        descending=wanted["sort"] == "-task",
+        after=after,
+    )
+    rows = tuple(_row(record, experiment.spec["failure_policy"]) for record in page.records)
     here = reverse("cell", kwargs={"slug": slug, "sha12": sha12})
     chosen = {name: value for name, value in wanted.items() if value}
-    more = start + PAGE_SIZE < len(rows)
+    filtered = bool(chosen.keys() - {"sort"})
     return render_page(
         request,
         "runs/cell.html",
@@ -116,24 +123,33 @@ def cell(request: HttpRequest, slug: str, sha12: str) -> HttpResponse:
             cell=cell_view(slug, figures, names=telling_apart(report)),
             arms=_arms(found),
             unequal=figures["censored"]["se"].get(Failure.UNEQUAL_PARAMETERS, 0),
-            rows=tuple(shown),
-            found=len(rows),
-            shown_from=start + 1 if shown else 0,
+            rows=rows,
+            found=None if filtered else figures["n_planned"],
+            sorts=_choices(SORTS, wanted["sort"])[1:],
             transitions=_choices(STATES, wanted["transition"]),
             retrievals=_choices(RETRIEVED, wanted["retrieved"]),
             skill=wanted["skill"],
-            filtered=bool(chosen),
-            next_url=_link(here, chosen, after=_key(shown[-1])) if more else "",
-            first_url=_link(here, chosen) if start else "",
+            filtered=filtered,
+            next_url=_link(here, chosen, after="|".join(map(str, page.next))) if page.next else "",
+            first_url=_link(here, chosen) if after else "",
+            as_of=utc_seconds(standing.as_of),
             caveat=report["caveat"],
         ),
     )
 
 
-def pair_rows(cell: Cell, *, policy: str) -> list[PairRow]:
-    """Return the cell's pairs by task and replicate, each as the report counts it."""
-    records = sorted(cell_record(cell).pairs, key=lambda pair: (pair.task, pair.replicate))
-    return [_row(record, policy) for record in records]
+def _after(text: str) -> tuple[str, int] | None:
+    """Return the task and replicate after which the page begins.
+
+    Raises:
+        Http404: the text names none.
+    """
+    if not text:
+        return None
+    task, _, replicate = text.rpartition("|")
+    if not replicate.isascii() or not replicate.isdigit() or len(replicate) > 9:
+        raise Http404
+    return task, int(replicate)
 
 
 def _row(pair: PairRecord, policy: str) -> PairRow:
@@ -150,48 +166,18 @@ def _row(pair: PairRecord, policy: str) -> PairRow:
     )
 
 
-def state_of(pair: PairRecord, policy: str) -> str:
-    """Return the pair's transition under the failure policy, or ``censored`` or ``pending``."""
-    if pair.pending:
-        return PENDING
-    transition = transition_of(pair, FailurePolicy(policy))
-    return CENSORED if transition is None else transition.value
-
-
 def _wanted(query: Mapping[str, Any]) -> dict[str, str]:
     """Return the filters of the query.
 
     Raises:
         Http404: a value that no filter has.
     """
-    wanted = {name: str(query.get(name, "")) for name in ("transition", "retrieved", "skill")}
-    for name, known in (("transition", STATES), ("retrieved", RETRIEVED)):
+    names = ("transition", "retrieved", "skill", "sort")
+    wanted = {name: str(query.get(name, "")) for name in names}
+    for name, known in (("transition", STATES), ("retrieved", RETRIEVED), ("sort", SORTS)):
         if wanted[name] and wanted[name] not in known:
             raise Http404
     return wanted
-
-
-def _matches(row: PairRow, wanted: Mapping[str, str]) -> bool:
-    return (
-        wanted["transition"] in ("", row.state)
-        and wanted["retrieved"] in ("", row.retrieved)
-        and (not wanted["skill"] or wanted["skill"] in row.skills)
-    )
-
-
-def _key(row: PairRow) -> str:
-    return f"{row.task}|{row.replicate}"
-
-
-def _start(rows: list[PairRow], after: str) -> int:
-    """Return the place of the first row behind the key ``after``; rows may have come since."""
-    if not after:
-        return 0
-    task, _, replicate = after.rpartition("|")
-    if not replicate.isascii() or not replicate.isdigit():
-        raise Http404
-    key = (task, int(replicate))
-    return sum((row.task, row.replicate) <= key for row in rows)
 
 
 def _link(here: str, chosen: Mapping[str, str], **more: str) -> str:
@@ -211,6 +197,12 @@ _UNSHOWN = ("schema", "benchmark_sha256", "partition_sha256", "prompt_sha256", "
 
 
 def _arms(cell: Cell) -> tuple[ArmRow, ...]:
+    imported = arm_from_json(cell.treatment.spec).imported
+    if imported is not None:  # rows describe both arms at once
+        return tuple(
+            ArmRow(name.replace("_", " "), _shown(value), _shown(value), False)
+            for name, value in imported["cell"].items()
+        )
     treatment, baseline = dict(cell.treatment.spec), dict(cell.baseline.spec)
     for spec, offered in ((treatment, True), (baseline, False)):
         named = f"{cell.library.slug}, number {cell.library.number}" if cell.library else None
