@@ -333,6 +333,8 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "EXCEPTION_HANDLER": "workbench.kernel.api.exception_handler",
+    # ?format= is a parameter like any other.
+    "URL_FORMAT_OVERRIDE": None,
     "DEFAULT_SCHEMA_CLASS": "workbench.schema.ApiSchema",
 }
 
