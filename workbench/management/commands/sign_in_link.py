@@ -13,7 +13,13 @@ from django.core.management.base import BaseCommand, CommandError
 from django.urls import reverse
 from django.utils import timezone
 
-from workbench.accounts import LINK_LIFETIME, create_sign_in_link, create_user, set_role
+from workbench.accounts import (
+    LINK_LIFETIME,
+    LastAdmin,
+    create_sign_in_link,
+    create_user,
+    set_role,
+)
 from workbench.kernel.public import public_url
 from workbench.kernel.roles import Role
 from workbench.supervise import served_at
@@ -66,5 +72,8 @@ class Command(BaseCommand):
         if not user.is_active:
             raise CommandError(f"the user '{name}' is deactivated")
         if role is not None:
-            set_role(user=user, role=Role(role), at=timezone.now())
+            try:
+                set_role(user=user, role=Role(role), at=timezone.now())
+            except LastAdmin as error:
+                raise CommandError(str(error)) from error
         return user
