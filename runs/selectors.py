@@ -106,7 +106,8 @@ def runnable_benchmarks() -> QuerySet[Benchmark]:
 
 def drafts_for_list() -> QuerySet[ExperimentDraft]:
     """Return the drafts with their authors, those touched last first."""
-    return ExperimentDraft.objects.select_related("author").order_by("-updated_at", "-pk")
+    drafts = ExperimentDraft.objects.defer("toml").select_related("author")
+    return drafts.order_by("-updated_at", "-pk")
 
 
 # --- suites ---------------------------------------------------------------------

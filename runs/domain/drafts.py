@@ -22,6 +22,7 @@ from runs.domain.plan import (
 
 HEAD = "# Written by the workbench; docs/experiments.md explains every key.\n"
 MOST_GROUPS = 20
+_STRING = re.compile(r"""\"(?:\\.|[^"\\\n])*"|'[^'\n]*'""")
 
 TOP = ("slug", "preset", "replicates", "seed", "failure_policy")
 BUDGET = ("cost", "tokens", "calls")
@@ -388,9 +389,7 @@ def form_of(text: str, *, endpoints: Sequence[EndpointChoice]) -> DraftForm:
 
 def has_comments(text: str) -> bool:
     """Return whether the file holds comments, which saving it by form would drop."""
-    return any(line.lstrip().startswith("#") for line in text.replace(HEAD, "").splitlines()) or (
-        bool(re.search(r"^[^\"'#]*[=\]][^\"'#]*#", text, re.M))
-    )
+    return "#" in _STRING.sub("", text.replace(HEAD, ""))
 
 
 def _model_group(table: Mapping[str, Any], endpoints: Sequence[EndpointChoice]) -> Group:

@@ -44,7 +44,7 @@ MOST_TABLES = 200
 MOST_CELLS = 1_000
 MOST_PROBLEMS = 100
 # Pages of their own stand at these addresses below /experiments/.
-RESERVED_SLUGS = ("compare", "drafts", "new")
+RESERVED_SLUGS = ("compare", "drafts", "new", "push")
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,19 @@ from runs.selectors import (
 from runs.services import lifecycle
 from runs.services.reporting import DEMONSTRATION, report_of
 from runs.services.standing import standing_report
+from runs.views.draftlist import DraftRow, draft_rows
 from runs.views.figures import COLUMNS, HEADS, UNITS, CellView, Quadrant, cell_views
 from runs.views.listing import ListControls, list_controls, page_or_404
-from runs.views.live import Actions, ProgressView, actions_of, progress_view
+from runs.views.live import (
+    Actions,
+    BudgetView,
+    ProgressView,
+    actions_of,
+    budget_from,
+    budget_view,
+    progress_view,
+)
+from workbench.kernel.forms import posted
 from workbench.kernel.pages import render_page, utc, utc_seconds
 from workbench.kernel.roles import unblinded_only
 
@@ -57,6 +67,7 @@ class ExperimentsPage:
 
     rows: tuple[ExperimentRow, ...]
     controls: ListControls
+    drafts: tuple[DraftRow, ...]
 
 
 @dataclass(frozen=True)
@@ -118,6 +129,9 @@ class ExperimentPage:
     as_of: str
     downloads: tuple[Download, ...]
     export_url: str
+    author: str
+    file_url: str
+    budget: BudgetView | None
 
 
 @dataclass(frozen=True)
@@ -174,7 +188,8 @@ def experiments(request: HttpRequest) -> HttpResponse:
         },
         texts={"author": "Author"},
     )
-    return render_page(request, "runs/experiments.html", ExperimentsPage(rows, controls))
+    drafts = draft_rows() if page.first and not page.asked else ()
+    return render_page(request, "runs/experiments.html", ExperimentsPage(rows, controls, drafts))
 
 
 # --- one experiment -------------------------------------------------------------
@@ -222,6 +237,13 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
             as_of=utc_seconds(standing.as_of),
             downloads=downloads(slug),
             export_url=f"{reverse('exports')}?experiment={slug}",
+            author=found.author.get_username() if found.author else "",
+            file_url=(
+                reverse("experiment-file", kwargs={"slug": slug})
+                if found.origin == Origin.PLANNED
+                else ""
+            ),
+            budget=budget_view(found),
         ),
     )
 
@@ -291,6 +313,37 @@ def progress(request: HttpRequest, slug: str) -> HttpResponse:
 
 
 # --- buttons --------------------------------------------------------------------
+
+
+@require_POST
+@unblinded_only
+def start(request: HttpRequest, slug: str) -> HttpResponse:
+    """Start an experiment that was planned at the command line."""
+    found = experiment_or_404(slug)
+    return _done(
+        request,
+        found,
+        lambda: lifecycle.start(experiment=found, actor=request.user, at=timezone.now()),
+        "Started.",
+    )
+
+
+@require_POST
+@unblinded_only
+def budget(request: HttpRequest, slug: str) -> HttpResponse:
+    """Put other caps in force; an empty field is no cap."""
+    found = experiment_or_404(slug)
+    given = posted(request, "calls", "tokens", "cost")
+    try:
+        wanted = budget_from(given)
+        lifecycle.change_budget(
+            experiment=found, budget=wanted, actor=request.user, at=timezone.now()
+        )
+    except (ValueError, lifecycle.WrongStatus) as refused:
+        messages.error(request, f"The budget stays as it was: {refused}.")
+    else:
+        messages.success(request, "The budget is changed. Resume it to go on.")
+    return redirect("experiment", slug=slug)
 
 
 @require_POST

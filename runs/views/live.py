@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.urls import reverse
 
+from runs.domain.pauses import advice_on, is_budget
+from runs.domain.plan import Budget
 from runs.models import Experiment, ExperimentStatus, Failure, Origin
 from runs.services.progress import Progress, progress_of
 from runs.services.reporting import is_being_pushed
+from runs.services.usage import budget_of
 
 FAILURES = {
     Failure.CALL.value: "a model call failed",
@@ -21,12 +25,8 @@ FAILURES = {
     Failure.UNEQUAL_PARAMETERS.value: "the arms were not asked alike",
 }
 _NEXT = {
-    ExperimentStatus.PLANNED: "It waits to be started, with the command below.",
+    ExperimentStatus.PLANNED: "It waits to be started, here or with the command below.",
     ExperimentStatus.RUNNING: "It goes on by itself; this page may be closed.",
-    ExperimentStatus.PAUSED: (
-        "See to the reason, then resume it, here or with the command below. Nothing that is "
-        "recorded runs again."
-    ),
     ExperimentStatus.FINISHED: "",
     ExperimentStatus.CANCELLED: "What was recorded before stays readable.",
 }
@@ -84,11 +84,60 @@ class ProgressView:
 class Actions:
     """What the reader may do with the experiment now."""
 
+    start: bool
     pause: bool
     resume: bool
     cancel: bool
     retry: bool
     dead: int
+
+
+@dataclass(frozen=True)
+class BudgetView:
+    """The caps in force, as text; empty is no cap. ``open`` where they are why it is paused."""
+
+    calls: str
+    tokens: str
+    cost: str
+    open: bool
+
+
+def budget_view(experiment: Experiment) -> BudgetView | None:
+    """Return the caps of an experiment whose caps may be changed, else None."""
+    paused = experiment.status == ExperimentStatus.PAUSED
+    if not paused or experiment.origin != Origin.PLANNED:
+        return None
+    caps = {
+        name: "" if cap is None else f"{cap:g}" if name == "cost" else str(cap)
+        for name, cap in vars(budget_of(experiment)).items()
+    }
+    return BudgetView(**caps, open=is_budget(experiment.reason))
+
+
+def budget_from(given: Mapping[str, str]) -> Budget:
+    """Return the caps that were typed; an empty field is no cap.
+
+    Raises:
+        ValueError: one is no number that may be a cap.
+    """
+    calls, tokens = _cap("calls", given["calls"]), _cap("tokens", given["tokens"])
+    return Budget(
+        cost=_cap("cost", given["cost"]),
+        tokens=None if tokens is None else int(tokens),
+        calls=None if calls is None else int(calls),
+    )
+
+
+def _cap(name: str, text: str) -> float | None:
+    plain = text.strip().replace(",", "").replace(" ", "").replace("_", "")
+    if not plain:
+        return None
+    digits = plain.replace(".", "", 1) if name == "cost" else plain
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
+        raise ValueError(f"{name} takes a number, not {text.strip()!r}")
+    if name != "cost" and int(plain) < 1:
+        raise ValueError(f"{name} must be at least 1, or empty for no cap")
+    return float(plain)
 
 
 def progress_view(experiment: Experiment, *, now: datetime) -> ProgressView:
@@ -103,7 +152,7 @@ def progress_view(experiment: Experiment, *, now: datetime) -> ProgressView:
         slug=experiment.slug,
         status=STORING if storing else status.value,
         reason=experiment.reason,
-        what_next=_STORING_NEXT if storing else _NEXT[status],
+        what_next=_STORING_NEXT if storing else _what_next(experiment, status),
         command=(
             f"python3 manage.py experiment {_COMMANDS[status]} {experiment.slug}"
             if status in _COMMANDS and not pushed
@@ -134,14 +183,23 @@ def progress_view(experiment: Experiment, *, now: datetime) -> ProgressView:
     )
 
 
+def _what_next(experiment: Experiment, status: ExperimentStatus) -> str:
+    if status is ExperimentStatus.PAUSED:
+        return advice_on(experiment.reason)
+    return _NEXT[status]
+
+
 def actions_of(experiment: Experiment, progress: ProgressView) -> Actions:
     """Return what the status allows; the service decides again when it is asked."""
     status = experiment.status
     if experiment.origin == Origin.PUSHED:  # nothing of it can be run here
-        return Actions(pause=False, resume=False, cancel=False, retry=False, dead=progress.dead)
+        return Actions(
+            start=False, pause=False, resume=False, cancel=False, retry=False, dead=progress.dead
+        )
     ended = status in (ExperimentStatus.FINISHED, ExperimentStatus.CANCELLED)
     retriable = status not in (ExperimentStatus.CANCELLED, ExperimentStatus.PLANNED)
     return Actions(
+        start=status == ExperimentStatus.PLANNED,
         pause=status == ExperimentStatus.RUNNING,
         resume=status == ExperimentStatus.PAUSED,
         cancel=not ended,
