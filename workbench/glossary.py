@@ -52,6 +52,29 @@ SECTIONS: tuple[Section, ...] = (
         (
             Entry("experiment", "Experiment", "A named plan: models, benchmarks and cells."),
             Entry(
+                "draft",
+                "Draft",
+                "An experiment's file while it may still change. Starting it plans the experiment "
+                "and ends the draft.",
+            ),
+            Entry(
+                "estimate",
+                "Estimate",
+                "What a draft will take in calls, tokens, cost and time, reckoned from three "
+                "pairs per model that are really run.",
+            ),
+            Entry(
+                "endpoint",
+                "Endpoint",
+                "A server that answers for models. Whoever runs the workbench configures those "
+                "that may be chosen in the browser.",
+            ),
+            Entry(
+                "budget",
+                "Budget",
+                "The calls, tokens or cost at which a running experiment pauses.",
+            ),
+            Entry(
                 "cell",
                 "Cell",
                 "The reporting unit: one benchmark's partition under two arms that differ in "
