@@ -20,6 +20,7 @@ from workbench.heartbeats import SWEEPER, beat, send_beats
 from workbench.jobs import sweep_jobs
 from workbench.notices.digest import sweep_digests
 from workbench.notices.webhooks import sweep_deliveries
+from workbench.throttle import forget_old_failures
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class Command(BaseCommand):
                 now = timezone.now()
                 sweep(now=now)
                 idempotency.forget_old(now=now)
+                forget_old_failures(now=now)
                 sweep_jobs(now=now)
                 remove_old_exports(now=now)
                 remove_old_rows(now=now)
