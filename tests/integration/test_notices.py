@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -59,6 +60,7 @@ from workbench.notices.webhooks import (
     public_address,
     remove_webhook,
     secret_of,
+    signature,
     sweep_deliveries,
     try_webhook,
 )
@@ -933,3 +935,17 @@ def test_a_test_says_what_came_of_it(receiver: Receiver, ada: Any, settings: Any
         False,
         "answered 301; redirects are not followed",
     )
+
+
+def test_the_check_of_the_documents_accepts_our_signature_and_no_other() -> None:
+    page = Path(__file__).resolve().parents[2].joinpath("docs/notices.md").read_text()
+    names: dict[str, Any] = {}
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    check, body, at = names["is_genuine"], b'{"id": "x"}', now()
+    header = signature(secret="s", body=body, at=at)
+    assert check("s", header, body)
+    assert not check("s", header, body + b" ")
+    assert not check("other", header, body)
+    assert not check("s", signature(secret="s", body=body, at=at - timedelta(hours=1)), body)
+    assert not check("s", "t=,v1=", body)
+    assert not check("s", "", body)
