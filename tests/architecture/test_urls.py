@@ -67,6 +67,8 @@ API_CHANGES = (401, 403, 403, 403, 405, 405)
 API_ADMIN_CHANGES = (401, 403, 403, 403, 403, 405)
 # What the methods answer that change something.
 API_WRITE: Row = (401, 403, 403, 403, IN, IN)
+# JSON is no file.
+API_UPLOAD: Row = (401, 403, 403, 403, 415, 415)
 PAGE_WRITE: Row = (302, 403, 403, 403, IN, IN)
 API_ADMIN_WRITE: Row = (401, 403, 403, 403, 403, IN)
 
@@ -136,6 +138,17 @@ MATRIX: dict[str, Row] = {
     "api-password-resets": API_CHANGES,
     "api-tokens": API,
     "api-token": (401, 403, 403, 403, 404, 404),  # somebody else's
+    "api-skills": API,
+    "api-skill": API,
+    "api-skill-versions": API,
+    "api-libraries": API,
+    "api-library": API,
+    "api-library-versions": API,
+    "api-library-entries": API,
+    "api-suites": API,
+    "api-suite": API,
+    "api-suite-versions": API,
+    "api-suite-tasks": API,
     "api-job": API,
     "api-status": API,
     "api-notices": API,
@@ -183,6 +196,8 @@ POST_MATRIX: dict[str, Row] = {
     "api-exports": API_WRITE,
     "api-run-rows": API_WRITE,
     "library-new": PAGE_WRITE,
+    "api-libraries": API_UPLOAD,
+    "api-suites": API_UPLOAD,
     "suite-new": PAGE_WRITE,
     "sign-in": (200, 302, 302, 302, 302, 302),
     "sign-in-link": (410,) * 6,
@@ -280,7 +295,15 @@ def arguments(experiment: Experiment) -> dict[str, dict[str, Any]]:
             "job": job,
             "job-progress": job,
             "api-job": job,
-            "library": {"slug": "coding"},
+            "api-skill": {"slug": "two-pointer"},
+        "api-skill-versions": {"slug": "two-pointer"},
+        "api-library": {"slug": "coding"},
+        "api-library-versions": {"slug": "coding"},
+        "api-library-entries": {"slug": "coding", "number": 1},
+        "api-suite": {"slug": "tasks"},
+        "api-suite-versions": {"slug": "tasks"},
+        "api-suite-tasks": {"slug": "tasks", "number": 1},
+        "library": {"slug": "coding"},
             "library-version": {"slug": "coding", "number": 1},
             "suite": {"slug": "tasks"},
         "suite-version": {"slug": "tasks", "number": 1},

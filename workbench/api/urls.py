@@ -8,6 +8,16 @@ from runs.api.experiments import ExperimentReport, Experiments, OneExperiment
 from runs.api.exports import ExportFile, Exports, OneExport
 from runs.api.pairs import Attempts, CellPairs, ExperimentPairs, OnePair
 from runs.api.run_rows import RunRows
+from runs.api.suites import OneSuite, Suites, SuiteTasks, SuiteVersions
+from skills.api import (
+    Libraries,
+    LibraryEntries,
+    LibraryVersions,
+    OneLibrary,
+    OneSkill,
+    Skills,
+    SkillVersions,
+)
 from workbench.api.audit import AuditEvents
 from workbench.api.jobs import OneJob
 from workbench.api.notices import (
@@ -46,6 +56,25 @@ urlpatterns = [
     path("password-resets/", PasswordResets.as_view(), name="api-password-resets"),
     path("tokens/", Tokens.as_view(), name="api-tokens"),
     path("tokens/<uuid:uid>/", OneToken.as_view(), name="api-token"),
+    path("skills/", Skills.as_view(), name="api-skills"),
+    path("skills/<str:slug>/", OneSkill.as_view(), name="api-skill"),
+    path("skills/<str:slug>/versions/", SkillVersions.as_view(), name="api-skill-versions"),
+    path("libraries/", Libraries.as_view(), name="api-libraries"),
+    path("libraries/<str:slug>/", OneLibrary.as_view(), name="api-library"),
+    path("libraries/<str:slug>/versions/", LibraryVersions.as_view(), name="api-library-versions"),
+    path(
+        "libraries/<str:slug>/versions/<int:number>/entries/",
+        LibraryEntries.as_view(),
+        name="api-library-entries",
+    ),
+    path("suites/", Suites.as_view(), name="api-suites"),
+    path("suites/<str:slug>/", OneSuite.as_view(), name="api-suite"),
+    path("suites/<str:slug>/versions/", SuiteVersions.as_view(), name="api-suite-versions"),
+    path(
+        "suites/<str:slug>/versions/<int:number>/tasks/",
+        SuiteTasks.as_view(),
+        name="api-suite-tasks",
+    ),
     path("jobs/<uuid:uid>/", OneJob.as_view(), name="api-job"),
     path("notices/", Notices.as_view(), name="api-notices"),
     path("notices/read/", NoticesRead.as_view(), name="api-notices-read"),
