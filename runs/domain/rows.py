@@ -480,6 +480,8 @@ def _cell(value: Any) -> dict[str, Any]:
         value = _decoded(value)
     if not isinstance(value, dict):
         raise ValueError("an object is expected")
+    if not isinstance(value.get("design", ""), str):
+        raise ValueError("its design is a text, such as se_sd")
     try:
         json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError):

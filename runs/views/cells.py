@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 
 from runs.domain.plan import arm_from_json
 from runs.domain.report import Failure, PairRecord
-from runs.models import Cell
+from runs.models import Cell, Origin
 from runs.selectors import cells_of
 from runs.services.pair_lists import CENSORED, PENDING, pairs_page, state_of
 from runs.services.standing import standing_report
@@ -70,6 +70,7 @@ class CellPage:
     demonstration: bool
     notices: tuple[str, ...]
     cell: CellView
+    pushed: bool
     arms: tuple[ArmRow, ...]
     unequal: int
     rows: tuple[PairRow, ...]
@@ -121,6 +122,7 @@ def cell(request: HttpRequest, slug: str, sha12: str) -> HttpResponse:
             demonstration=is_demonstration(report),
             notices=other_notices(report),
             cell=cell_view(slug, figures, names=telling_apart(report)),
+            pushed=experiment.origin == Origin.PUSHED,
             arms=_arms(found),
             unequal=figures["censored"]["se"].get(Failure.UNEQUAL_PARAMETERS, 0),
             rows=rows,

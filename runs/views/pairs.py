@@ -68,6 +68,7 @@ class SearchView:
     types: str
     refusal: str
     returned: tuple[ReturnedView, ...]
+    unknown: bool
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,9 @@ class PairPage:
     word: str
     meaning: str
     retrieved: str
+    pushed: bool
+    source: str
+    returned: tuple[str, ...]
     gold: tuple[str, ...]
     prompt: Text
     searches: tuple[SearchView, ...]
@@ -152,6 +156,10 @@ class _Run:
     attempts: tuple[Attempt, ...]
     grade: Grade | None
     grades: int
+
+    @property
+    def is_pushed(self) -> bool:
+        return self.spec.get("imported") is not None
 
     @property
     def trace(self) -> Mapping[str, Any]:
@@ -191,6 +199,9 @@ def pair(request: HttpRequest, uid: UUID) -> HttpResponse:
             word="left out" if unequal else WORDS.get(transition, "no joint result yet"),
             meaning=_unequal_meaning(unequal) if unequal else _meaning(transition),
             retrieved=_retrieved(runs.get(Arm.SE)),
+            pushed=treatment.imported is not None,
+            source=_source(runs),
+            returned=_returned_elsewhere(runs.get(Arm.SE)),
             gold=tuple(map(str, found.task.gold_skills)),
             prompt=_text(found, "prompt", found.task.prompt, "text"),
             searches=_searches(runs.get(Arm.SE), found.cell.library),
@@ -329,7 +340,7 @@ def _arm(found: Pair, run: _Run) -> ArmView:
         attempts=len(run.attempts),
         failures=tuple(
             Detail(
-                f"Try {attempt.number}, {utc(attempt.at)}: "
+                f"{'Row' if run.is_pushed else 'Try'} {attempt.number}, {utc(attempt.at)}: "
                 f"{FAILURES.get(attempt.failure, attempt.failure)}",
                 _clipped(attempt.failure_detail),
             )
@@ -352,6 +363,8 @@ def _details(noted: Mapping[str, Any], of: str = "") -> Iterator[Detail]:
 
 
 def _state(run: _Run) -> str:
+    if run.state == LeaseState.DEAD and run.is_pushed:
+        return "no result"
     if run.state == LeaseState.DEAD:
         return "failed in all of its tries"
     if run.state == LeaseState.DONE:
@@ -405,6 +418,8 @@ def _searches(run: _Run | None, library: Library | None) -> tuple[SearchView, ..
                 types=", ".join(search.get("types") or ()),
                 refusal=spoken(search.get("detail") or search.get("reason") or ""),
                 returned=tuple(returned),
+                # A pushed run says what it searched for, not what each search returned.
+                unknown="returned" not in search and not search.get("reason"),
             )
         )
     return tuple(views)
@@ -446,8 +461,23 @@ def _meaning(transition: str) -> str:
     return TERMS[Transition(transition).letter] if transition else "An arm has no graded answer."
 
 
+def _source(runs: Mapping[str, _Run]) -> str:
+    """Return where pushed runs are from, as their rows say."""
+    named = (run.attempt.source for run in runs.values() if run.attempt)
+    return ", ".join(dict.fromkeys(name for name in named if name))
+
+
+def _returned_elsewhere(run: _Run | None) -> tuple[str, ...]:
+    """Return the skills that a pushed run says were returned; others' are in their searches."""
+    if run is None or run.attempt is None or not run.is_pushed:
+        return ()
+    if run.attempt.failure == Failure.CONFLICT:  # no one row of them speaks for the run
+        return ()
+    return tuple(map(str, run.attempt.returned_ids))
+
+
 def _retrieved(run: _Run | None) -> str:
-    if run is None or run.attempt is None:
+    if run is None or run.attempt is None or run.attempt.failure == Failure.CONFLICT:
         return "unknown"
     return {True: "yes", False: "no", None: "unknown"}[run.attempt.retrieved]
 
