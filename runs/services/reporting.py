@@ -154,8 +154,9 @@ def inputs_of(experiment: Experiment) -> Inputs:
         rows.aggregate(number=Count("pk"), last=Max("pk"))
         for rows in (attempts, Grade.objects.filter(attempt__in=attempts))
     ]
-    cancelled = experiment.status == ExperimentStatus.CANCELLED
-    digest = sha256_of([REPORT_VERSION, SCHEMA, experiment.spec, cancelled, states, added])
+    # Both stand for a status in which the same rows are reported otherwise.
+    otherwise = experiment.status == ExperimentStatus.CANCELLED or is_being_pushed(experiment)
+    digest = sha256_of([REPORT_VERSION, SCHEMA, experiment.spec, otherwise, states, added])
     return Inputs(digest, sum(states[state.value] for state in LeaseState))
 
 
