@@ -86,7 +86,8 @@ class ApiSchema(AutoSchema):
     def _get_response_bodies(self, direction: Any = "response") -> Any:
         found = super()._get_response_bodies(direction)
         wanted = [400, 401, 403, 429]
-        wanted += [404] if "{" in self.path else []
+        named = [one for one in self._get_parameters() if one.get("required")]
+        wanted += [404] if any(one["in"] in ("path", "query") for one in named) else []
         wanted += _OF_WRITES if self.method not in ("GET", "HEAD") else ()
         for status in sorted(wanted):
             if str(status) not in found:

@@ -40,6 +40,7 @@ from workbench.notices.webhooks import (
     webhook_by_uid,
 )
 from workbench.rest import KEY_HEADER, Endpoint, checked_body, listed
+from workbench.schema import listing_schema
 from workbench.tokens import Scope
 
 KINDS = tuple(kind.value for kind in NoticeKind)
@@ -129,9 +130,9 @@ class TestOutput(serializers.Serializer[Any]):
 
 
 class Notices(Endpoint):
-    """What happened that leads and admins want to know of."""
+    """List what happened that leads and admins want to know of."""
 
-    @extend_schema(responses=NoticeOutput(many=True))
+    @listing_schema(LISTING, NoticeOutput)
     def get(self, request: Request) -> Response:
         return listed(request, notices_for(request.user), listing=LISTING, output=NoticeOutput)
 
@@ -154,10 +155,12 @@ class Subscriptions(Endpoint):
 
     @extend_schema(responses=SubscriptionOutput)
     def get(self, request: Request) -> Response:
+        """Show what you get by mail."""
         return Response(SubscriptionOutput(subscription_of(request.user)).data)
 
     @extend_schema(request=SubscriptionInput, responses=SubscriptionOutput)
     def put(self, request: Request) -> Response:
+        """Choose what you get by mail."""
         body = checked_body(request, SubscriptionInput)
         if body["by_mail"] and not request.user.email:  # type: ignore[union-attr]
             raise ValidationError({"by_mail": ["no mail address is known for you; give one first"]})
@@ -172,12 +175,14 @@ class Webhooks(Endpoint):
     write_scope = Scope.PEOPLE
     secret_answer = True
 
-    @extend_schema(responses=WebhookOutput(many=True))
+    @listing_schema(WEBHOOKS, WebhookOutput)
     def get(self, request: Request) -> Response:
+        """List the addresses that are told of notices."""
         return listed(request, active_webhooks(), listing=WEBHOOKS, output=WebhookOutput)
 
     @extend_schema(request=WebhookInput, responses={201: NewWebhookOutput})
     def post(self, request: Request) -> Response:
+        """Add an address that is told of notices."""
         body = checked_body(request, WebhookInput)
         kinds = [kind for kind in NoticeKind if kind.value in body["kinds"]]
         try:
@@ -197,6 +202,7 @@ class OneWebhook(Endpoint):
 
     @extend_schema(responses=WebhookOutput)
     def get(self, request: Request, uid: UUID) -> Response:
+        """Show one webhook."""
         try:
             return Response(WebhookOutput(webhook_by_uid(uid)).data)
         except WebhookMissing as error:
@@ -204,6 +210,7 @@ class OneWebhook(Endpoint):
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, uid: UUID) -> Response:
+        """Remove a webhook; what is on its way there ends too."""
         try:
             remove_webhook(uid=uid, actor=request.user, at=timezone.now())
         except WebhookMissing as error:
@@ -212,11 +219,11 @@ class OneWebhook(Endpoint):
 
 
 class WebhookDeliveries(Endpoint):
-    """What was sent to one webhook, and what it answered."""
+    """List what was sent to one webhook, and what it answered."""
 
     roles = (Role.ADMIN,)
 
-    @extend_schema(responses=DeliveryOutput(many=True))
+    @listing_schema(DELIVERIES, DeliveryOutput)
     def get(self, request: Request, uid: UUID) -> Response:
         try:
             deliveries = deliveries_of(webhook_by_uid(uid))

@@ -112,16 +112,18 @@ class People(Endpoint):
 
 
 class OnePerson(Endpoint):
-    """Show one person, or change their role and whether they may come in (admins)."""
+    """One person."""
 
     write_scope = Scope.PEOPLE
 
     @extend_schema(responses=PersonOutput)
     def get(self, request: Request, name: str) -> Response:
+        """Show one person."""
         return Response(PersonOutput(_person_or_404(name)).data)
 
     @extend_schema(request=PersonInput, responses=PersonOutput)
     def patch(self, request: Request, name: str) -> Response:
+        """Change a person's role, or whether they may come in; for admins."""
         if role_of(request.user) is not Role.ADMIN:
             raise PermissionDenied(RoleAndScope.message)
         person = _person_or_404(name)
