@@ -39,6 +39,8 @@ SKILL_TYPES = ("utility", "procedure", "guard")
 EMBEDDED = "embedded"
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
 LONGEST_SLUG = 100
+LONGEST_NAME = 200
+LONGEST_TEXT = 4_000
 # A file is refused beyond these; no study comes near them, and checking stays quick.
 MOST_TABLES = 200
 MOST_CELLS = 1_000
@@ -604,6 +606,10 @@ def _fault(key: str, value: Any, rule: _Key) -> str | None:
         return f"'{key}' must be one of {', '.join(rule.choices)}, not {value!r}"
     if isinstance(value, str) and not value.strip():
         return f"'{key}' is blank"
+    if isinstance(value, str):
+        longest = LONGEST_NAME if key in ("id", "base_url") else LONGEST_TEXT
+        if "\0" in value or len(value) > longest:
+            return f"'{key}' may hold {longest:,} characters and no NUL"
     if isinstance(value, int | float):
         if rule.low is not None and value < rule.low:
             return f"'{key}' must be at least {rule.low:g}, not {value!r}"

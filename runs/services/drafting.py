@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import tomli_w
 from django.db import IntegrityError, transaction
 from django.db.models import F
 
-from runs.domain.drafts import toml_of, with_slug
+from runs.domain.drafts import HEAD, toml_of, with_slug
 from runs.domain.plan import (
     LONGEST_SLUG,
     ExperimentSpec,
@@ -107,6 +109,20 @@ def file_text(content: bytes | str) -> str:
         raise UnreadableFile("the file holds a NUL character; it isn't plain text")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text if text.endswith("\n") else text + "\n"
+
+
+def file_of_values(values: Mapping[str, Any]) -> str:
+    """Return the experiment file of keys and tables that came as JSON.
+
+    Raises:
+        UnreadableFile: a value has no form in TOML, or the file is too large.
+    """
+    try:
+        return file_text(HEAD + "\n" + tomli_w.dumps(dict(values)))
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, UnreadableFile):
+            raise
+        raise UnreadableFile(f"it can't be written as TOML ({error}); leave out nulls") from error
 
 
 def create_draft(*, toml: str, author: Any, at: datetime) -> ExperimentDraft:

@@ -4,8 +4,28 @@ from django.urls import path
 
 from runs.api.cells import Cells, OneCell
 from runs.api.comparisons import Comparisons
+from runs.api.drafts import (
+    DraftClone,
+    DraftEstimation,
+    Drafts,
+    DraftStart,
+    DraftValidation,
+    Endpoints,
+    OneDraft,
+)
 from runs.api.experiments import ExperimentReport, Experiments, OneExperiment
 from runs.api.exports import ExportFile, Exports, OneExport
+from runs.api.lifecycle import (
+    ExperimentBudget,
+    ExperimentCancel,
+    ExperimentClone,
+    ExperimentFile,
+    ExperimentPause,
+    ExperimentRescore,
+    ExperimentResume,
+    ExperimentRetry,
+    ExperimentStart,
+)
 from runs.api.pairs import Attempts, CellPairs, ExperimentPairs, OnePair
 from runs.api.run_rows import RunRows
 from runs.api.suites import OneSuite, Suites, SuiteTasks, SuiteVersions
@@ -92,10 +112,36 @@ urlpatterns = [
     path("exports/<uuid:uid>/", OneExport.as_view(), name="api-export"),
     path("exports/<uuid:uid>/file/", ExportFile.as_view(), name="api-export-file"),
     path("run-rows/", RunRows.as_view(), name="api-run-rows"),
+    path("endpoints/", Endpoints.as_view(), name="api-endpoints"),
+    path("drafts/", Drafts.as_view(), name="api-drafts"),
+    path("drafts/<slug:slug>/", OneDraft.as_view(), name="api-draft"),
+    path("drafts/<slug:slug>/validate/", DraftValidation.as_view(), name="api-draft-validate"),
+    path("drafts/<slug:slug>/estimate/", DraftEstimation.as_view(), name="api-draft-estimate"),
+    path("drafts/<slug:slug>/start/", DraftStart.as_view(), name="api-draft-start"),
+    path("drafts/<slug:slug>/clone/", DraftClone.as_view(), name="api-draft-clone"),
     path("experiments/", Experiments.as_view(), name="api-experiments"),
     path("experiments/<slug:slug>/", OneExperiment.as_view(), name="api-experiment"),
     path(
         "experiments/<slug:slug>/report/", ExperimentReport.as_view(), name="api-experiment-report"
+    ),
+    path("experiments/<slug:slug>/toml/", ExperimentFile.as_view(), name="api-experiment-toml"),
+    path("experiments/<slug:slug>/clone/", ExperimentClone.as_view(), name="api-experiment-clone"),
+    path("experiments/<slug:slug>/start/", ExperimentStart.as_view(), name="api-experiment-start"),
+    path("experiments/<slug:slug>/pause/", ExperimentPause.as_view(), name="api-experiment-pause"),
+    path(
+        "experiments/<slug:slug>/resume/", ExperimentResume.as_view(), name="api-experiment-resume"
+    ),
+    path(
+        "experiments/<slug:slug>/cancel/", ExperimentCancel.as_view(), name="api-experiment-cancel"
+    ),
+    path("experiments/<slug:slug>/retry/", ExperimentRetry.as_view(), name="api-experiment-retry"),
+    path(
+        "experiments/<slug:slug>/rescore/",
+        ExperimentRescore.as_view(),
+        name="api-experiment-rescore",
+    ),
+    path(
+        "experiments/<slug:slug>/budget/", ExperimentBudget.as_view(), name="api-experiment-budget"
     ),
     path("experiments/<slug:slug>/cells/", Cells.as_view(), name="api-experiment-cells"),
     path("experiments/<slug:slug>/pairs/", ExperimentPairs.as_view(), name="api-experiment-pairs"),
