@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Count, Exists, OuterRef, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 from django.db.models.fields.json import KT
 from django.db.models.functions import Left, Length
 
@@ -25,6 +25,7 @@ from runs.models import (
     PairArm,
     Task,
 )
+from workbench.kernel.leases import LeaseState
 from workbench.kernel.lists import Filter, Listing
 
 EXPERIMENT_LISTING = Listing(
@@ -207,3 +208,31 @@ def pair_counts(experiments: Collection[int]) -> dict[int, PairCounts]:
         dict(done.values_list("pair__cell__experiment").annotate(n=Count("pair", distinct=True))),
     ]
     return {pk: PairCounts(*(counts.get(pk, 0) for counts in found)) for pk in experiments}
+
+
+@dataclass(frozen=True)
+class States:
+    """An experiment's executions by where they stand.
+
+    Attributes:
+        claims: how often they were taken up, all together.
+    """
+
+    pending: int
+    running: int
+    done: int
+    dead: int
+    claims: int
+
+    @property
+    def total(self) -> int:
+        return self.pending + self.running + self.done + self.dead
+
+
+def states_of(experiment: Experiment) -> States:
+    """Return where the experiment's executions stand, in one query."""
+    counts = executions_of(experiment).aggregate(
+        claims=Sum("fencing_token"),
+        **{state.value: Count("pk", filter=Q(state=state)) for state in LeaseState},
+    )
+    return States(**{**counts, "claims": counts["claims"] or 0})

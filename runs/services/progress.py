@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import Count, Q
+from django.db.models import Count
 
 from runs.models import Attempt, Experiment, Failure, Outcome, Pair
-from runs.selectors import executions_of
+from runs.selectors import States, executions_of, states_of
 from runs.services.usage import Usage, usage_of
-from workbench.kernel.leases import LeaseState
 
 
 @dataclass(frozen=True)
@@ -41,29 +40,27 @@ class Progress:
         return self.done + self.dead
 
 
-def progress_of(experiment: Experiment, *, now: datetime) -> Progress:
-    """Return how far ``experiment`` is at ``now``."""
-    executions = executions_of(experiment)
-    states = executions.aggregate(
-        total=Count("pk"),
-        **{state.value: Count("pk", filter=Q(state=state)) for state in LeaseState},
-    )
-    attempts = Attempt.objects.filter(execution__in=executions)
-    ended = states["done"] + states["dead"]
+def progress_of(experiment: Experiment, *, now: datetime, states: States | None = None) -> Progress:
+    """Return how far ``experiment`` is at ``now``.
+
+    Args:
+        states: what ``states_of`` said just now, where it was asked already.
+    """
+    states = states or states_of(experiment)
+    ended = states.done + states.dead
     per_minute = seconds_left = None
     if experiment.started_at and ended:
         until = experiment.ended_at or now
         minutes = (until - experiment.started_at).total_seconds() / 60
         if minutes > 0:
             per_minute = ended / minutes
-            seconds_left = (states["total"] - ended) / per_minute * 60
-    failed = attempts.exclude(failure=Failure.NONE).values_list("failure").annotate(n=Count("pk"))
+            seconds_left = (states.total - ended) / per_minute * 60
     return Progress(
-        total=states["total"],
-        done=states["done"],
-        dead=states["dead"],
-        running=states["running"],
-        pending=states["pending"],
+        total=states.total,
+        done=states.done,
+        dead=states.dead,
+        running=states.running,
+        pending=states.pending,
         pairs_total=Pair.objects.filter(cell__experiment=experiment).count(),
         pairs_done=Outcome.objects.filter(pair__cell__experiment=experiment)
         .values("pair")
@@ -71,6 +68,14 @@ def progress_of(experiment: Experiment, *, now: datetime) -> Progress:
         .count(),
         per_minute=per_minute,
         seconds_left=seconds_left,
-        failures=dict(failed),
+        failures=_failures(experiment, states),
         usage=usage_of(experiment),
     )
+
+
+def _failures(experiment: Experiment, states: States) -> dict[str, int]:
+    if states.claims == states.done == states.total:
+        return {}  # each was taken up once and came to its end
+    attempts = Attempt.objects.filter(execution__in=executions_of(experiment))
+    failed = attempts.exclude(failure=Failure.NONE).values_list("failure")
+    return dict(failed.annotate(n=Count("pk")))

@@ -6,11 +6,11 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
-from django.db.models import Count, Max, Q, Sum, TextField
+from django.db.models import Count, Max, TextField
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 
@@ -32,7 +32,7 @@ from runs.models import (
     PairArm,
     Task,
 )
-from runs.selectors import cells_of, executions_of
+from runs.selectors import States, cells_of, executions_of, states_of
 from workbench.kernel.identity import sha256_of
 from workbench.kernel.leases import LeaseState
 
@@ -50,11 +50,11 @@ class Inputs:
 
     Attributes:
         sha256: changes with every row of it.
-        executions: how many there are.
+        states: where its executions stand.
     """
 
     sha256: str
-    executions: int
+    states: States
 
 
 def report_of(experiment: Experiment, inputs: Inputs | None = None) -> dict[str, Any]:
@@ -139,25 +139,18 @@ def descriptor_of(cell: Cell) -> dict[str, Any]:
 
 
 def inputs_of(experiment: Experiment) -> Inputs:
-    """Return what changes with every row that the report is made of, in three queries.
+    """Return what changes with every row that the report is made of, in two queries.
 
-    Attempts and grades are only ever added, and no execution changes its state without a new
-    row, a claim (which raises its fencing token), or a change of the counts by state.
+    Each attempt follows a claim, which raises its execution's fencing token, and counts once
+    it is graded or its execution is dead. Grades are only ever added.
     """
-    executions = executions_of(experiment)
-    attempts = Attempt.objects.filter(execution__in=executions)
-    states = executions.aggregate(
-        claims=Sum("fencing_token"),
-        **{state.value: Count("pk", filter=Q(state=state)) for state in LeaseState},
+    states = states_of(experiment)
+    grades = Grade.objects.filter(attempt__execution__in=executions_of(experiment)).aggregate(
+        number=Count("pk"), last=Max("pk")
     )
-    added = [
-        rows.aggregate(number=Count("pk"), last=Max("pk"))
-        for rows in (attempts, Grade.objects.filter(attempt__in=attempts))
-    ]
-    # Both stand for a status in which the same rows are reported otherwise.
-    otherwise = experiment.status == ExperimentStatus.CANCELLED or is_being_pushed(experiment)
-    digest = sha256_of([REPORT_VERSION, SCHEMA, experiment.spec, otherwise, states, added])
-    return Inputs(digest, sum(states[state.value] for state in LeaseState))
+    cancelled = experiment.status == ExperimentStatus.CANCELLED
+    digest = sha256_of([REPORT_VERSION, SCHEMA, experiment.spec, cancelled, asdict(states), grades])
+    return Inputs(digest, states)
 
 
 # --- what is recorded -------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -18,11 +18,12 @@ from django.db.models import Count, Max
 from django.utils import timezone
 
 from runs.models import Attempt, Cell, Experiment, Grade, Outcome, PairArm, Snapshot
+from runs.selectors import States
 from runs.services.reporting import inputs_of, report_of, stored_report
 from runs.services.skill_totals import count_skills
 from workbench.kernel.identity import sha256_of
 
-# Up to so many arms of pairs are counted while a page waits: about a tenth of a second.
+# Up to so many executions are counted while a page waits: about a tenth of a second.
 COUNTED_AT_ONCE = 2_000
 # A count is made again at most this often, and never takes more than this share of the time.
 COUNT_EVERY = timedelta(seconds=15)
@@ -32,10 +33,15 @@ SKILLS = "skills"
 
 @dataclass(frozen=True)
 class Standing:
-    """Figures and, where rows have come since they were counted, when that was."""
+    """Figures and, where rows have come since they were counted, when that was.
+
+    Attributes:
+        states: of a report, where the experiment's executions stand now.
+    """
 
     result: Any
     as_of: datetime | None = None
+    states: States | None = None
 
 
 def standing_report(experiment: Experiment) -> Standing:
@@ -43,12 +49,13 @@ def standing_report(experiment: Experiment) -> Standing:
     inputs = inputs_of(experiment)
     stored = stored_report(experiment, inputs)
     if stored is not None:
-        return Standing(stored)
-    if inputs.executions <= COUNTED_AT_ONCE:
-        return Standing(report_of(experiment, inputs))
-    return _standing(
+        return Standing(stored, states=inputs.states)
+    if inputs.states.total <= COUNTED_AT_ONCE:
+        return Standing(report_of(experiment, inputs), states=inputs.states)
+    found = _standing(
         _key_of(experiment), inputs.sha256, lambda: report_of(experiment, inputs), wait=False
     )
+    return replace(found, states=inputs.states)
 
 
 def standing_skill_totals() -> Standing:

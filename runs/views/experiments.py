@@ -207,7 +207,7 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
     if key and key not in COLUMNS:
         raise Http404
     report = {**report, "cells": _sorted(report["cells"], key, descending=sort.startswith("-"))}
-    progress = progress_view(found, now=timezone.now())
+    progress = progress_view(found, now=timezone.now(), states=standing.states)
     cells = cell_views(slug, report)
     return render_page(
         request,

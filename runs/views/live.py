@@ -12,6 +12,7 @@ from django.urls import reverse
 from runs.domain.pauses import advice_on, is_budget
 from runs.domain.plan import Budget
 from runs.models import Experiment, ExperimentStatus, Failure, Origin
+from runs.selectors import States
 from runs.services.progress import Progress, progress_of
 from runs.services.reporting import is_being_pushed
 from runs.services.usage import budget_of
@@ -140,9 +141,11 @@ def _cap(name: str, text: str) -> float | None:
     return float(plain)
 
 
-def progress_view(experiment: Experiment, *, now: datetime) -> ProgressView:
-    """Return where ``experiment`` stands at ``now``."""
-    found = progress_of(experiment, now=now)
+def progress_view(
+    experiment: Experiment, *, now: datetime, states: States | None = None
+) -> ProgressView:
+    """Return where ``experiment`` stands at ``now`` (``states``: see ``progress_of``)."""
+    found = progress_of(experiment, now=now, states=states)
     status = ExperimentStatus(experiment.status)
     where = {"slug": experiment.slug}
     live = status is ExperimentStatus.RUNNING

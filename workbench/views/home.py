@@ -89,8 +89,9 @@ def home(request: HttpRequest) -> HttpResponse:
 
 
 def _newest(experiment: Experiment) -> Newest:
-    report = standing_report(experiment).result
-    progress = progress_view(experiment, now=timezone.now())
+    standing = standing_report(experiment)
+    report = standing.result
+    progress = progress_view(experiment, now=timezone.now(), states=standing.states)
     cells = cell_views(experiment.slug, report)
     flips = flips_of(report, at_most=FLIPS_SHOWN)
     return Newest(
