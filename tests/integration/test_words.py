@@ -25,7 +25,7 @@ PLAIN = {
     "link", "reset-link", "account", "email", "mail", "password", "password-resets", "reset",
     "invite", "deactivate", "reactivate", "revoke", "new", "edit", "clone", "compare", "start",
     "pause", "resume", "cancel", "retry", "discard", "validate", "estimate", "upload", "remove",
-    "test", "read", "progress", "report", "text", "file", "download",
+    "test", "read", "progress", "report", "text", "file", "download", "form", "toml", "rescore",
 }  # fmt: skip
 
 
@@ -37,7 +37,12 @@ def singular(word: str) -> str:
 
 
 # Words whose entry stands under another key.
-ENTRY_OF = {"people": "role", "versions": "skill_version", "subscriptions": "digest"}
+ENTRY_OF = {
+    "people": "role",
+    "versions": "skill_version",
+    "entries": "skill_version",
+    "subscriptions": "digest",
+}
 
 
 def known(word: str) -> bool:
