@@ -68,6 +68,9 @@ def paths_of(experiment: Experiment) -> dict[str, str]:
         "skill": reverse("skill", kwargs={"slug": "two-pointer"}),
         "glossary": reverse("glossary"),
         "notices": reverse("notices"),
+        "people": reverse("people"),
+        "person": reverse("person", kwargs={"name": "lee"}),
+        "account": reverse("account"),
     }
 
 
