@@ -18,7 +18,18 @@ from django.urls import reverse
 
 from runs.models import Arm, Attempt, Experiment, ExperimentStatus, Grade, Pair
 from runs.services.reporting import report_of
-from runs.views import cells, experiments, exports, libraries, pairs, pushes, skills, suites
+from runs.views import (
+    cells,
+    drafts,
+    experiments,
+    exports,
+    libraries,
+    pairs,
+    pushes,
+    skills,
+    suites,
+)
+from tests.drafts import make_draft
 from tests.factories import (
     EMBEDDED_MODEL,
     NOW,
@@ -60,6 +71,10 @@ PAGE_OF_TEMPLATE = {
     "runs/exports.html": exports.ExportsPage,
     "runs/push.html": pushes.PushPage,
     "runs/experiments.html": experiments.ExperimentsPage,
+    "runs/new.html": drafts.NewPage,
+    "runs/draft.html": drafts.DraftPage,
+    "runs/draft_form.html": drafts.DraftFormPage,
+    "runs/draft_file.html": drafts.DraftFilePage,
     "runs/experiment.html": experiments.ExperimentPage,
     "runs/_progress.html": experiments.ProgressFragment,
     "runs/cell.html": cells.CellPage,
@@ -97,6 +112,7 @@ def urls_of(experiment: Experiment) -> dict[str, str]:
     pair = cell.pairs.order_by("task__key")[2]
     where = {"slug": experiment.slug}
     job = {"uid": make_job().uid}
+    draft = make_draft().slug
     return {
         "home.html": reverse("home"),
         "glossary.html": reverse("glossary"),
@@ -110,6 +126,10 @@ def urls_of(experiment: Experiment) -> dict[str, str]:
         "runs/exports.html": f"{reverse('exports')}?experiment={experiment.slug}",
         "runs/push.html": reverse("push"),
         "runs/experiments.html": reverse("experiments"),
+        "runs/new.html": reverse("experiment-new"),
+        "runs/draft.html": reverse("draft", kwargs={"slug": draft}),
+        "runs/draft_form.html": reverse("draft-form", kwargs={"slug": draft}),
+        "runs/draft_file.html": reverse("draft-edit", kwargs={"slug": draft}),
         "runs/experiment.html": reverse("experiment", kwargs=where),
         "runs/_progress.html": reverse("experiment-progress", kwargs=where),
         "runs/cell.html": reverse("cell", kwargs={**where, "sha12": cell.sha256[:12]}),
@@ -405,7 +425,9 @@ def test_the_list_is_paged_by_key(lead: Client, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_empty_list_says_how_to_fill_it(lead: Client) -> None:
-    assert "run_experiment FILE.toml" in show(lead, reverse("experiments"))
+    html = show(lead, reverse("experiments"))
+    assert f'href="{reverse("experiment-new")}">Prepare an experiment' in html
+    assert "manage.py demo" in html
 
 
 def test_cells_sort_by_link_with_missing_figures_last(lead: Client) -> None:
