@@ -21,7 +21,14 @@ from workbench.kernel.hosts import (
     public_address,
 )
 from workbench.management.serving import invite_first_admin, stay_up, wait_until_ready
-from workbench.supervise import Running, Web, absent_model_wheels, services
+from workbench.supervise import (
+    ServiceFailed,
+    Web,
+    absent_model_wheels,
+    live_set,
+    served_at,
+    services,
+)
 
 READY_PATIENCE_S = 30.0
 NO_TLS = (
@@ -76,11 +83,11 @@ class Command(BaseCommand):
             public_url=public.origin if public else "",
         )
         with faults_as_exit_codes():
+            _check_startable(web)
             call_command("migrate", verbosity=0)
             model = self._serves_model(wanted=not options["no_model"])
             concurrency = options["concurrency"]
-            with services(model=model, web=web, concurrency=concurrency) as running:
-                self._check_same(running, web)
+            with services(model=model, web=web, concurrency=concurrency):
                 self._warn(web, public)
                 invite_first_admin(say=self.stdout.write)
                 self.stdout.flush()
@@ -103,20 +110,6 @@ class Command(BaseCommand):
         offered = not (settings.OPENAI_BASE_URL or settings.PRODUCTION)
         return wanted and installed and (needed or offered)
 
-    def _check_same(self, running: Running, web: Web) -> None:
-        """Refuse to attach to pages that are served otherwise than was asked.
-
-        Raises:
-            CommandError: they are.
-        """
-        served = running.environment.get("WORKBENCH_PUBLIC_URL", "")
-        if running.attached and web.public_url and web.public_url != served:
-            raise CommandError(
-                f"another `serve` already serves this data folder at {running.web_url}, "
-                f"{f'for {served}' if served else 'without a public address'}. End it first.",
-                returncode=EXIT_INPUT,
-            )
-
     def _warn(self, web: Web, public: PublicAddress | None) -> None:
         if public and public.secure:
             if not is_loopback(web.host) and not settings.PRODUCTION:
@@ -125,6 +118,21 @@ class Command(BaseCommand):
             self.stderr.write(NO_TLS)
         if is_wildcard(web.host) and not public and not own_addresses():
             self.stderr.write("Warning: this machine has no address but loopback.")
+
+
+def _check_startable(web: Web) -> None:
+    """Prove before anything is changed that the pages can be served there.
+
+    Raises:
+        ServiceFailed: The port is taken, or the pages of this data folder are served already.
+    """
+    live = live_set(settings.DATA_DIR)
+    if live and "web" in live["children"]:
+        raise ServiceFailed(
+            f"`{live['title']}` (process {live['owner']}) already serves this data folder, at "
+            f"{served_at(settings.DATA_DIR)}. Use that, or end it first."
+        )
+    web.with_port()
 
 
 def port_number(text: str) -> int:
