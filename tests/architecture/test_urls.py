@@ -20,6 +20,7 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from django.utils import timezone
 
 from runs.models import Experiment
+from tests.drafts import make_draft
 from tests.factories import (
     cells_of,
     finished_experiment,
@@ -70,6 +71,7 @@ API_WRITE: Row = (401, 403, 403, 403, IN, IN)
 # JSON is no file.
 API_UPLOAD: Row = (401, 403, 403, 403, 415, 415)
 PAGE_WRITE: Row = (302, 403, 403, 403, IN, IN)
+PAGE_GONE: Row = (302, 403, 403, 403, 404, 404)  # an empty form names nothing
 API_ADMIN_WRITE: Row = (401, 403, 403, 403, 403, IN)
 
 MATRIX: dict[str, Row] = {
@@ -98,7 +100,22 @@ MATRIX: dict[str, Row] = {
     "health": OPEN,
     "ready": NOT_READY,
     "experiments": UNBLINDED,
+    "experiment-new": UNBLINDED,
+    "experiment-new-form": UNBLINDED,
+    "experiment-new-clone": POST_SIGNED_IN,
+    "draft": UNBLINDED,
+    "draft-form": UNBLINDED,
+    "draft-edit": UNBLINDED,
+    "draft-file": UNBLINDED,
+    "draft-estimate": POST_SIGNED_IN,
+    "draft-start": POST_SIGNED_IN,
+    "draft-clone": POST_SIGNED_IN,
+    "draft-discard": POST_SIGNED_IN,
     "experiment": UNBLINDED,
+    "experiment-file": UNBLINDED,
+    "experiment-clone": POST_SIGNED_IN,
+    "experiment-start": POST_SIGNED_IN,
+    "experiment-budget": POST_SIGNED_IN,
     "experiment-progress": UNBLINDED,
     "experiment-pause": POST_SIGNED_IN,
     "experiment-resume": POST_SIGNED_IN,
@@ -165,6 +182,22 @@ MATRIX: dict[str, Row] = {
     "api-export": API,
     "api-export-file": API,
     "api-run-rows": API_CHANGES,
+    "api-endpoints": API,
+    "api-drafts": API,
+    "api-draft": API,
+    "api-draft-validate": API,
+    "api-draft-estimate": API_CHANGES,
+    "api-draft-start": API_CHANGES,
+    "api-draft-clone": API_CHANGES,
+    "api-experiment-toml": API,
+    "api-experiment-clone": API_CHANGES,
+    "api-experiment-start": API_CHANGES,
+    "api-experiment-pause": API_CHANGES,
+    "api-experiment-resume": API_CHANGES,
+    "api-experiment-cancel": API_CHANGES,
+    "api-experiment-retry": API_CHANGES,
+    "api-experiment-rescore": API_CHANGES,
+    "api-experiment-budget": API_CHANGES,
     "api-experiments": API,
     "api-experiment": API,
     "api-experiment-report": API,
@@ -179,6 +212,30 @@ MATRIX: dict[str, Row] = {
 POST_MATRIX: dict[str, Row] = {
     "sign-out": (302,) * 6,
     "theme": (302,) * 6,
+    "experiment-new": PAGE_WRITE,
+    "experiment-new-form": PAGE_WRITE,
+    "experiment-new-clone": PAGE_GONE,
+    "draft-form": PAGE_WRITE,
+    "draft-edit": PAGE_WRITE,
+    "draft-estimate": (302, 403, 403, 403, 302, 302),
+    "draft-start": (302, 403, 403, 403, 302, 302),
+    "draft-clone": (302, 403, 403, 403, 302, 302),
+    # The admin finds that the lead has discarded it.
+    "draft-discard": (302, 403, 403, 403, 302, 404),
+    "experiment-clone": (302, 403, 403, 403, 302, 302),
+    "experiment-start": (302, 403, 403, 403, 302, 302),
+    "experiment-budget": (302, 403, 403, 403, 302, 302),
+    "api-drafts": API_WRITE,
+    "api-draft-estimate": API_WRITE,
+    "api-draft-start": API_WRITE,
+    "api-draft-clone": API_WRITE,
+    "api-experiment-clone": API_WRITE,
+    "api-experiment-start": API_WRITE,
+    "api-experiment-pause": API_WRITE,
+    "api-experiment-resume": API_WRITE,
+    "api-experiment-cancel": API_WRITE,
+    "api-experiment-retry": API_WRITE,
+    "api-experiment-rescore": API_WRITE,
     "experiment-pause": (302, 403, 403, 403, 302, 302),
     "experiment-resume": (302, 403, 403, 403, 302, 302),
     "experiment-cancel": (302, 403, 403, 403, 302, 302),
@@ -221,9 +278,14 @@ POST_MATRIX: dict[str, Row] = {
     "api-password-resets": API_WRITE,
     "api-tokens": API_WRITE,
 }
-PUT_MATRIX: dict[str, Row] = {"api-subscriptions": API_WRITE}
+PUT_MATRIX: dict[str, Row] = {
+    "api-subscriptions": API_WRITE,
+    "api-draft": API_WRITE,
+    "api-experiment-budget": API_WRITE,
+}
 PATCH_MATRIX: dict[str, Row] = {"api-person": API_ADMIN_WRITE}
 DELETE_MATRIX: dict[str, Row] = {
+    "api-draft": (401, 403, 403, 403, 204, 404),
     "api-person-invitation": API_WRITE,
     "api-token": (401, 403, 403, 403, 404, 404),
     "api-webhook": API_ADMIN_WRITE,
@@ -240,6 +302,10 @@ ANONYMOUS_REFUSED = frozenset({302, 401, 403, 405})
 REFUSED = frozenset({403, 405})
 NOT_OFFERED: Row = (ANONYMOUS_REFUSED,) + (REFUSED,) * 5
 SIGN_IN_REFUSED: Row = (frozenset({200, 405}),) + (frozenset({302, 405}),) * 5
+
+
+# A file has an extension instead of a slash.
+FILE_ENDS = ("csv|md)", r"\.toml")
 
 
 def patterns(resolver: URLResolver | None = None, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -271,8 +337,11 @@ def arguments(experiment: Experiment) -> dict[str, dict[str, Any]]:
         user=make_user("lou", Role.LEAD), name="t", scopes=[Scope.READ], at=timezone.now()
     )
     of_people = {name: person for name in MATRIX if name.removeprefix("api-").startswith("person")}
+    draft = {"slug": make_draft().slug}
     return (
         one_slug
+        | {name: draft for name in MATRIX if re.match(r"(api-)?draft(-|\Z)", name)}
+        | {"experiment-new": {}, "experiment-new-form": {}, "experiment-new-clone": {}}
         | of_people
         | {
             "sign-in-link": {"token": "unknown"},
@@ -333,7 +402,7 @@ def test_every_url_is_listed_and_ends_in_a_slash() -> None:
     assert None not in listed, "a URL without a name"
     assert set(listed) == set(MATRIX), "list the URL in MATRIX with who may open it"
     for name, route in listed.items():
-        if route and name != "experiment-report":  # a file has an extension instead
+        if route and not route.rstrip("$").endswith(FILE_ENDS):
             assert route.rstrip("$").endswith("/"), route
         assert "pk" not in route
         assert "<int:id" not in route
