@@ -13,7 +13,6 @@ from runs.domain.report import FailurePolicy, PairRecord, transition_of
 from runs.models import Arm, Attempt, Cell, Outcome, Pair
 from runs.services.reporting import pair_records
 
-PAGE_SIZE = 50
 # Pairs whose records are read at once, and how often at most for one page.
 CHUNK = 200
 CHUNKS = 5
@@ -45,7 +44,7 @@ def pairs_page(
     skill: str = "",
     descending: bool = False,
     after: tuple[str, int] | None = None,
-    size: int = PAGE_SIZE,
+    size: int,
 ) -> PairsPage:
     """Return the cell's pairs by task and replicate, from behind ``after`` on.
 
@@ -64,7 +63,8 @@ def pairs_page(
     position = after
     for _ in range(CHUNKS):
         rows = _behind(found, position, side).values_list("pk", "task__key", "replicate")
-        chunk = list(rows[: CHUNK if transition or retrieved or skill else size + 1])
+        limit = CHUNK if transition or retrieved or skill else size + 1
+        chunk = list(rows[:limit])
         if not chunk:
             return PairsPage(tuple(kept), None)
         records = pair_records(cell, [pk for pk, _, _ in chunk])
@@ -76,6 +76,8 @@ def pairs_page(
                     last = kept[-1]
                     return PairsPage(tuple(kept), (last.task, last.replicate))
                 kept.append(record)
+        if len(chunk) < limit:
+            return PairsPage(tuple(kept), None)
         position = chunk[-1][1:]
     return PairsPage(tuple(kept), position)
 

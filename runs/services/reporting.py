@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from django.db.models import Count, Max, TextField
-from django.db.models.fields.json import KT
+from django.db.models.fields.json import KT, KeyTextTransform
 from django.db.models.functions import Cast
 
 from runs.domain.checking import Verdict
@@ -322,7 +322,7 @@ def _runs(attempts: Any) -> dict[int, Run]:
         "retrieved",
         "invoked",
         Cast("returned_ids", TextField()),
-        KT("execution__arm_spec__spec__model"),
+        KeyTextTransform("model", "execution__arm_spec__spec"),
         *(KT(f"trace__{name}") for name in _OF_THE_TRACE),
     ):
         verdict, tier = grades.get(pk, (None, None))

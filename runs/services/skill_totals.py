@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.db.models import OuterRef, Subquery, TextField
-from django.db.models.fields.json import KT
+from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Cast
 
 from runs.domain.effects import Transition
@@ -19,6 +19,7 @@ from skills.selectors import version_numbers
 
 # Where the search returned the best matches; what a stand-in returned says nothing of a skill.
 COUNTED_CONTROL = "normal"
+_DROPPED = KeyTextTransform("dropped_parameters", "execution__attempts__trace")
 
 
 @dataclass
@@ -173,6 +174,6 @@ def _unequal() -> set[int]:
         pair__outcomes__transition__in=(Transition.HELPFUL, Transition.HARMFUL),
         pair__outcomes__retrieved=True,
         execution__attempts__failure=Failure.NONE,
-    ).values_list("pair", "arm", KT("execution__attempts__trace__dropped_parameters")):
+    ).values_list("pair", "arm", _DROPPED):
         dropped[pair][arm] = frozenset(json_texts(names))
     return {pair for pair, of_arms in dropped.items() if len(set(of_arms.values())) > 1}

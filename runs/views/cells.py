@@ -22,6 +22,7 @@ from runs.views.figures import WORDS, CellView, cell_view, telling_apart
 from workbench.kernel.pages import render_page, utc_seconds
 from workbench.kernel.roles import unblinded_only
 
+PAGE_SIZE = 50
 STATES: Mapping[str, str] = {**WORDS, CENSORED: "left out", PENDING: "pending"}
 RETRIEVED: Mapping[str, str] = {"true": "yes", "false": "no", "unknown": "unknown"}
 SORTS: Mapping[str, str] = {"task": "A to Z", "-task": "Z to A"}
@@ -107,6 +108,7 @@ def cell(request: HttpRequest, slug: str, sha12: str) -> HttpResponse:
         skill=wanted["skill"],
         descending=wanted["sort"] == "-task",
         after=after,
+        size=PAGE_SIZE,
     )
     rows = tuple(_row(record, experiment.spec["failure_policy"]) for record in page.records)
     here = reverse("cell", kwargs={"slug": slug, "sha12": sha12})

@@ -181,7 +181,7 @@ def test_a_complete_report_is_read_back_until_a_row_is_added(
     record(pairs[2], "c", skills=("two-pointer",))
     report = report_of(experiment)
     assert report["cells"][0]["c"] == 1
-    with django_assert_max_num_queries(4):  # three sums over the rows, and the stored report
+    with django_assert_max_num_queries(3):  # two sums over the rows, and the stored report
         assert report_of(experiment) == report
     # A state that changes alone, as a retry does it, makes another report.
     Execution.objects.filter(pk=Execution.objects.order_by("pk")[0].pk).update(
@@ -196,7 +196,7 @@ def test_a_report_takes_as_many_queries_however_many_cells_there_are(
 ) -> None:
     for number, controls in enumerate((("normal",), ("normal", "schema_empty"))):
         experiment: Experiment = make_experiment(f"panel-{number}", controls=controls)
-        with django_assert_num_queries(9):
+        with django_assert_num_queries(8):
             report_of(experiment)
 
 
