@@ -207,6 +207,7 @@ class Libraries(Endpoint):
     """Libraries: all of them by their newest version, and a new version by upload."""
 
     parser_classes = (MultiPartParser, ZipParser)
+    takes_query = True
     hash_body = False
     largest_body = MAX_ZIP_BYTES + FORM_BYTES
 

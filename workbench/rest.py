@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import IO, Any
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -21,12 +23,20 @@ from rest_framework.views import APIView
 
 from workbench import idempotency
 from workbench.idempotency import HEADER as KEY_HEADER
-from workbench.kernel.api import Conflict, TooLarge, known_fields_only, single_values
+from workbench.kernel.api import (
+    Conflict,
+    NoParameters,
+    TooLarge,
+    checked_query,
+    known_fields_only,
+    single_values,
+)
 from workbench.kernel.lists import BadListQuery, Listing, Shown, page_of
 from workbench.kernel.roles import UNBLINDED, Role, role_of
 from workbench.models import ApiToken
 from workbench.tokens import Scope
 
+PIECE = 1 << 16
 SAFE = ("GET", "HEAD", "OPTIONS")
 KEPT_SECRET = (
     "This was done by the first request with this key. Its answer held a secret, which is shown "
@@ -56,8 +66,9 @@ class Endpoint(APIView):
     Attributes:
         roles: who may use it.
         write_scope: what a token needs for methods that change something.
-        hash_body: False where the body is a file too large to be read for its hash.
+        hash_body: False where the body may be too large to be held in memory for its hash.
         largest_body: bytes; a longer body is refused unread.
+        takes_query: True where a write looks at its query itself; else it takes none.
         secret_answer: True where the answer to a write holds a secret that must not be stored.
     """
 
@@ -65,12 +76,14 @@ class Endpoint(APIView):
     write_scope: Scope = Scope.WRITE
     hash_body = True
     largest_body = 2_500_000
+    takes_query = False
     secret_answer = False
     permission_classes = (RoleAndScope,)
     # OPTIONS would describe the endpoint to whoever asks.
     http_method_names = ["get", "post", "put", "patch", "delete", "head"]
 
     _taken: idempotency.Taken | None = None
+    _spooled: IO[bytes] | None = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Check who asks; give the first answer again where the request was sent before."""
@@ -82,7 +95,14 @@ class Endpoint(APIView):
         method = str(request.method)
         key = request.headers.get(KEY_HEADER, "")
         handler = getattr(self, method.lower(), None)
-        if not key or method in SAFE or method.lower() not in self.http_method_names or not handler:
+        if handler is None or method.lower() not in self.http_method_names:
+            return
+        if method in SAFE:
+            setattr(self, method.lower(), _strict(handler))
+            return
+        if not self.takes_query:
+            checked_query(request.query_params, NoParameters)
+        if not key:
             return
         if len(key) > idempotency.LONGEST_KEY or not (key.isascii() and key.isprintable()):
             said = f"it takes 1 to {idempotency.LONGEST_KEY} printable ASCII characters"
@@ -120,6 +140,8 @@ class Endpoint(APIView):
             idempotency.finish(self._taken, status=final.status_code, body=_plain(final.data))
             self._taken = None
         self._release()
+        if self._spooled:
+            self._spooled.close()
         if final.status_code in (401, 403):
             # What an address takes is for those who may use it.
             del final["Allow"]
@@ -157,7 +179,14 @@ class Endpoint(APIView):
         elif self.hash_body:
             digest.update(plain.body)
         else:
-            digest.update(str(_length(request)).encode())
+            # Closed with the answer.
+            self._spooled = tempfile.TemporaryFile(dir=settings.UPLOADS_DIR)  # noqa: SIM115
+            while piece := plain.read(PIECE):
+                digest.update(piece)
+                self._spooled.write(piece)
+            self._spooled.seek(0)
+            # What the endpoint reads as request.stream.
+            request._stream = self._spooled
         return digest.hexdigest()
 
     def _is_form(self, request: Request) -> bool:
@@ -171,6 +200,18 @@ class Endpoint(APIView):
         taken, self._taken = self._taken, None
         if taken:
             idempotency.release(taken)
+
+
+def _strict(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``handler``, refusing parameters that it never looked at: it takes none."""
+
+    def answered(request: Request, *args: Any, **kwargs: Any) -> Any:
+        response = handler(request, *args, **kwargs)
+        if not getattr(request.query_params, "looked_at", False):
+            checked_query(request.query_params, NoParameters)
+        return response
+
+    return answered
 
 
 class _AnsweredBefore(Exception):

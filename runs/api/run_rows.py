@@ -76,6 +76,7 @@ class RunRows(Endpoint):
     """
 
     parser_classes = (StrictJSONParser, NdjsonParser, CsvParser)
+    takes_query = True
     hash_body = False
     largest_body = LARGEST_BYTES
 

@@ -139,6 +139,7 @@ class Suites(Endpoint):
     """Stored suites: all of them by their newest version, and a new version by upload."""
 
     parser_classes = (MultiPartParser, TaskFileParser)
+    takes_query = True
     hash_body = False
     largest_body = MAX_FILE_BYTES + FORM_BYTES
 

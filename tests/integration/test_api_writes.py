@@ -16,7 +16,7 @@ from django.urls import path
 from django.utils import timezone
 from rest_framework import serializers
 from rest_framework.exceptions import Throttled
-from rest_framework.parsers import MultiPartParser
+from rest_framework.parsers import FileUploadParser, MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -50,7 +50,8 @@ class Things(Endpoint):
     """An endpoint whose effect is an audit event, which can be counted."""
 
     def get(self, request: Request) -> Response:
-        checked_query(request.query_params, NoParameters)
+        if "a" in request.query_params:
+            checked_query(request.query_params, NoParameters)
         return Response({})
 
     def post(self, request: Request) -> Response:
@@ -82,6 +83,19 @@ class Files(Endpoint):
         return Response({"size": size}, status=201)
 
 
+class Streams(Endpoint):
+    """Takes a body of any length, piece by piece."""
+
+    parser_classes = (FileUploadParser,)
+    hash_body = False
+    takes_query = True
+
+    def post(self, request: Request) -> Response:
+        said = request.stream.read().decode()
+        record_event(actor=request.user, verb="thing.made", subject=said, at=NOW)
+        return Response({"said": said}, status=201)
+
+
 class Barriers:
     """Where a request may be held while another one arrives."""
 
@@ -103,6 +117,7 @@ BARRIERS = Barriers()
 urlpatterns = [
     path("api/v1/things/", Things.as_view(), name="api-things"),
     path("api/v1/secrets/", Secrets.as_view(), name="api-secrets"),
+    path("api/v1/streams/", Streams.as_view(), name="api-streams"),
     path("api/v1/files/", Files.as_view(), name="api-files"),
 ]
 handler400 = "workbench.views.errors.bad_request"
@@ -306,7 +321,7 @@ def test_the_same_request_with_the_same_key_gets_the_first_answer_again(lead: Cl
 
 def test_a_key_stands_for_one_request(lead: Client) -> None:
     post(lead, {"name": "a"}, key="k")
-    for body, url in (({"name": "b"}, URL), ({"name": "a"}, URL + "?x=1")):
+    for body, url in (({"name": "b"}, URL), ({"name": "a"}, "/api/v1/secrets/")):
         status, answer = post(lead, body, key="k", url=url)
         assert (status, answer["error"]) == (409, "conflict")
     assert made() == ["a"]
@@ -428,6 +443,25 @@ def test_a_form_is_checked_before_it_is_used(lead: Client) -> None:
     response = lead.post("/api/v1/files/", {"file": small, "note": "a\0b"})
     assert (response.status_code, response.json()["error"]) == (400, "unreadable")
     assert made() == []
+
+
+@pytest.mark.parametrize("key", ["", "k"])
+def test_a_long_body_is_told_from_another_of_its_length(lead: Client, key: str) -> None:
+    def send(said: bytes) -> tuple[int, dict[str, Any]]:
+        return post(lead, said, key=key, url="/api/v1/streams/", content_type="text/csv")
+
+    assert send(b"one") == send(b"one") == (201, {"said": "one"})
+    assert send(b"two")[0] == (409 if key else 201)
+    assert made() == (["one"] if key else ["one", "one", "two"])
+
+
+def test_a_parameter_that_nothing_looks_at_is_refused(lead: Client) -> None:
+    url = URL + "?is_staff=1"
+    refused = {"is_staff": ["unknown; known: nothing"]}
+    status, answer = post(lead, {"name": "a"}, url=url)
+    assert (status, answer["fields"], made()) == (400, refused, [])
+    assert lead.get(url).json()["fields"] == refused
+    assert post(lead, b"a", url="/api/v1/streams/?a=1", content_type="text/csv")[0] == 201
 
 
 # --- at the same time ---------------------------------------------------------------

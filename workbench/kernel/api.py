@@ -185,6 +185,7 @@ def single_values(query: Mapping[str, Any]) -> dict[str, str]:
     """
     getlist = getattr(query, "getlist", None)
     if getlist:
+        query.looked_at = True  # type: ignore[attr-defined]
         twice = {name: ["it stands more than once"] for name in query if len(getlist(name)) > 1}
         if twice:
             raise ValidationError(twice)
