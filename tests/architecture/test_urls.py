@@ -220,8 +220,7 @@ POST_MATRIX: dict[str, Row] = {
     "draft-estimate": (302, 403, 403, 403, 302, 302),
     "draft-start": (302, 403, 403, 403, 302, 302),
     "draft-clone": (302, 403, 403, 403, 302, 302),
-    # The admin finds that the lead has discarded it.
-    "draft-discard": (302, 403, 403, 403, 302, 404),
+    "draft-discard": (302, 403, 403, 403, 302, 302),
     "experiment-clone": (302, 403, 403, 403, 302, 302),
     "experiment-start": (302, 403, 403, 403, 302, 302),
     "experiment-budget": (302, 403, 403, 403, 302, 302),
@@ -285,7 +284,7 @@ PUT_MATRIX: dict[str, Row] = {
 }
 PATCH_MATRIX: dict[str, Row] = {"api-person": API_ADMIN_WRITE}
 DELETE_MATRIX: dict[str, Row] = {
-    "api-draft": (401, 403, 403, 403, 204, 404),
+    "api-draft": (401, 403, 403, 403, 204, 204),
     "api-person-invitation": API_WRITE,
     "api-token": (401, 403, 403, 403, 404, 404),
     "api-webhook": API_ADMIN_WRITE,
