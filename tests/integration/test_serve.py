@@ -356,7 +356,8 @@ def test_sigterm_ends_everything_and_the_next_start_repeats_no_link(
     assert supervise.live_set(one.data) is None
     again = Served(one.data, "--host", "0.0.0.0", "--port", str(port), "--no-model")
     try:
-        said = again.up()
+        wait_for(lambda: "sign_in_link" in again.text() or again.process.poll() is not None, 60)
+        said = again.text()
         assert "/sign-in/link/" not in said
         assert "by a link that works once: python3 manage.py sign_in_link admin" in said
         assert "Warning: there is no TLS" in said
