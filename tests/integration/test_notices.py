@@ -145,6 +145,18 @@ def test_a_pause_after_a_resumption_is_told_again_even_in_the_same_moment() -> N
     assert Notice.objects.filter(kind="experiment_paused").count() == 2
 
 
+def test_of_two_workers_that_pause_at_once_one_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = running()
+    late = Experiment.objects.get(pk=experiment.pk)
+    lifecycle.pause(experiment=experiment, reason="no disk", actor=None, at=now())
+    # The second one looked while it was running still.
+    monkeypatch.setattr(late, "refresh_from_db", lambda: None)
+    with pytest.raises(lifecycle.WrongStatus):
+        lifecycle.pause(experiment=late, reason="no disk", actor=None, at=now())
+    assert Notice.objects.count() == 1
+
+
+@pytest.mark.both_databases
 def test_a_transition_that_is_undone_tells_nothing() -> None:
     experiment = running()
     with transaction.atomic():
@@ -177,6 +189,7 @@ def test_a_reached_budget_says_that_resuming_is_not_enough() -> None:
     assert "larger budget" in notice.text
 
 
+@pytest.mark.both_databases
 def test_the_end_is_told_once_and_counts_the_pairs_without_a_result() -> None:
     whole, broken = running("whole"), running("broken")
     for pair in cells_of(whole)[0].pairs.all():
@@ -216,6 +229,7 @@ def test_the_same_event_is_stored_and_sent_once(ada: Any, settings: Any) -> None
 # --- reading -----------------------------------------------------------------------
 
 
+@pytest.mark.both_databases
 def test_only_what_the_page_knew_of_is_marked_as_read(lead: Client, lee: Any) -> None:
     tell("one")
     html = lead.get(reverse("notices")).content.decode()
@@ -260,6 +274,7 @@ def test_the_badge_costs_one_query_and_counts_no_further_than_it_shows(
     assert ">99+<span" in lead.get(reverse("glossary")).content.decode()
 
 
+@pytest.mark.both_databases
 def test_the_list_is_filtered_paged_and_tells_kinds_apart(lead: Client) -> None:
     for n in range(55):
         tell(f"{n}", subject=f"study-{n:02}", kind=list(NoticeKind)[n % 4])
@@ -328,6 +343,7 @@ def reader_of(user: Any, address: str = "lee@example.org") -> NoticeReader:
     return NoticeReader.objects.get(user=user)
 
 
+@pytest.mark.both_databases
 @pytest.mark.usefixtures("smtp")
 def test_a_digest_holds_what_is_new_and_goes_out_hourly_at_most(lee: Any) -> None:
     tell("before the subscription")
@@ -542,6 +558,7 @@ def test_every_webhook_has_a_secret_of_its_own_that_is_stored_nowhere(
     assert secret_of(one) != before
 
 
+@pytest.mark.both_databases
 def test_a_refused_delivery_comes_again_later_under_the_same_id(
     receiver: Receiver, ada: Any, settings: Any
 ) -> None:
@@ -589,6 +606,7 @@ def published(at: datetime) -> list[UUID]:
     return found
 
 
+@pytest.mark.both_databases
 def test_the_sweep_sends_what_was_lost_or_is_due_and_nothing_else(ada: Any, settings: Any) -> None:
     hook(settings, ada)
     tell()

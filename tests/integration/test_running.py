@@ -42,7 +42,7 @@ from skills.services.libraries import LibraryMissing, LibraryQuarantined
 from tests.experiments import SCRIPTED, grader, make_spec, plan, run, run_left, write_tasks
 from workbench.kernel.chat import CallFailed, ChatReply, ChatRequest, EndpointFault
 from workbench.kernel.leases import LeaseState
-from workbench.models import AuditEvent, Call
+from workbench.models import AuditEvent, Call, Notice
 
 pytestmark = pytest.mark.django_db
 
@@ -273,6 +273,9 @@ def test_a_budget_pauses_at_its_cap(tasks: Path) -> None:
     assert experiment.status == ExperimentStatus.PAUSED
     assert "budget of 5 calls" in experiment.reason
     assert Call.objects.count() < 10
+    told = Notice.objects.get()
+    assert told.kind == "budget_reached"
+    assert experiment.reason in told.text
 
 
 def test_an_execution_whose_worker_keeps_dying_is_given_up(tasks: Path) -> None:

@@ -10,11 +10,13 @@ from django.template import Context, Template
 from django.test import Client, RequestFactory
 from django.urls import reverse
 
+from runs.models import ExperimentStatus
 from tests.architecture.test_urls import patterns
 from tests.factories import make_user
 from tests.htmlchecks import Page, faults_of
 from workbench.glossary import MEANINGS, SECTIONS
 from workbench.kernel.roles import Role
+from workbench.notices import SAID, NoticeKind
 
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATES = sorted(ROOT.joinpath("templates").rglob("*.html"))
@@ -144,3 +146,11 @@ def test_pages_and_documents_say_won_and_lost() -> None:
             plain = re.sub(r"`[^`]*`", "", line)
             if LETTERS.search(plain):
                 assert "codes: " in plain or "Harmful flip" in plain, (path.name, line)
+
+
+def test_the_states_that_pages_show_are_explained() -> None:
+    said = MEANINGS["experiment_status"].meaning
+    assert [status.value for status in ExperimentStatus if status.value not in said] == []
+    notices = ROOT.joinpath("docs/notices.md").read_text()
+    assert [kind.value for kind in NoticeKind if f"`{kind.value}`" not in notices] == []
+    assert set(SAID) == set(NoticeKind)
