@@ -29,6 +29,7 @@ from runs.services.tasks import ReferenceCheck, ReferenceState, reference_check
 from skills.services.uploading import BadSlug, check_slug
 from workbench.jobs import Handle, JobFailed, request_job
 from workbench.kernel.identity import sha256_of
+from workbench.kernel.leases import LeaseLost
 from workbench.models import Job
 from workbench.trail import record_event
 
@@ -144,11 +145,26 @@ def receive_suite(
 def import_received(handle: Handle, *, open_grader: Callable[[], Grader]) -> Mapping[str, Any]:
     """Grade every reference of a received file and store its tasks as a benchmark.
 
+    The file is gone after it, whatever came of it; only a worker that died, or lost the job to
+    another one, leaves it for the next.
+
     Raises:
         JobFailed: the file is gone, references fail, or this machine can't grade them.
     """
+    path = settings.UPLOADS_DIR / Path(handle.job.params["file"]).name
+    try:
+        answer = _imported(handle, path, open_grader)
+    except LeaseLost:
+        raise
+    except Exception:
+        path.unlink(missing_ok=True)
+        raise
+    path.unlink(missing_ok=True)
+    return answer
+
+
+def _imported(handle: Handle, path: Path, open_grader: Callable[[], Grader]) -> Mapping[str, Any]:
     job = handle.job
-    path = settings.UPLOADS_DIR / Path(job.params["file"]).name
     stored = Benchmark.objects.filter(slug=job.subject, sha256=job.params["sha256"]).first()
     if stored is None:
         if not path.exists():
@@ -159,7 +175,6 @@ def import_received(handle: Handle, *, open_grader: Callable[[], Grader]) -> Map
             stored = _store(job, rows, at=timezone.now())
     else:
         in_process = 0
-    path.unlink(missing_ok=True)
     return {
         "suite": stored.slug,
         "number": stored.number,
