@@ -104,7 +104,7 @@ def test_a_port_is_a_number_from_1_to_65535(port: str) -> None:
 
 def test_a_folder_that_is_served_already_says_where(settings: Any, tmp_path: Path) -> None:
     settings.DATA_DIR = tmp_path
-    record = {
+    record: dict[str, Any] = {
         "pid": os.getpid(),
         "started": started_at(os.getpid()),
         "owner": 4711,
@@ -157,10 +157,11 @@ def test_every_process_is_told_where_the_pages_are(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_serve_warns_where_passwords_can_be_read(options: dict[str, str], warns: str) -> None:
-    command = serve.Command(stderr=StringIO())
+    err = StringIO()
+    command = serve.Command(stderr=err)
     web = Web(**options)  # type: ignore[arg-type]
     command._warn(web, serve._public(web.public_url))
-    said = command.stderr._out.getvalue()
+    said = err.getvalue()
     assert warns in said
     assert bool(warns) == bool(said)
 
@@ -190,9 +191,10 @@ def test_the_demonstration_model_is_served_where_it_can_be_of_use(
     monkeypatch.setattr(serve, "absent_model_wheels", lambda: absent)
     monkeypatch.setattr(serve, "_needs_embedded_model", lambda: needed)
     settings.OPENAI_BASE_URL = endpoint
-    command = serve.Command(stderr=StringIO())
+    err = StringIO()
+    command = serve.Command(stderr=err)
     assert command._serves_model(wanted=wanted) is served
-    said = command.stderr._out.getvalue()
+    said = err.getvalue()
     assert says in said
     assert bool(says) == bool(said)
 
