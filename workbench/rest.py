@@ -185,8 +185,9 @@ class Endpoint(APIView):
                 digest.update(piece)
                 self._spooled.write(piece)
             self._spooled.seek(0)
-            # What the endpoint reads as request.stream.
-            request._stream = self._spooled
+            # The request is as unread as before.
+            plain._stream = self._spooled  # type: ignore[attr-defined]
+            plain._read_started = False  # type: ignore[attr-defined]
         return digest.hexdigest()
 
     def _is_form(self, request: Request) -> bool:

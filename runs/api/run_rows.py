@@ -20,7 +20,13 @@ from runs.domain.rows import BadRows, UnmatchedReplicates
 from runs.services.handing_in import BadPushRequest, PushTooLarge, request_push
 from runs.services.pushing import LARGEST_BYTES, MOST_ROWS, BadPush, OtherContent
 from workbench.jobviews import JobOutput
-from workbench.kernel.api import Conflict, StrictJSONParser, TooLarge, checked_query
+from workbench.kernel.api import (
+    Conflict,
+    NoParameters,
+    StrictJSONParser,
+    TooLarge,
+    checked_query,
+)
 from workbench.rest import Endpoint, checked_body
 
 # A JSON body is read whole; a stream of rows never is.
@@ -104,6 +110,7 @@ class RunRows(Endpoint):
             given = checked_query(request.query_params, RunRowsQuery)
             format, chunks = _FORMATS[kind], _pieces(request.stream)
         else:
+            checked_query(request.query_params, NoParameters)
             if int(request.META.get("CONTENT_LENGTH") or 0) > LARGEST_JSON:
                 raise TooLarge(
                     f"JSON may have {LARGEST_JSON:,} bytes here; send more rows as "

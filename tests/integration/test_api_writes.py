@@ -22,7 +22,7 @@ from rest_framework.response import Response
 
 from tests.factories import NOW, make_user
 from workbench import idempotency
-from workbench.kernel.api import NoParameters, checked_query
+from workbench.kernel.api import NoParameters, StrictJSONParser, checked_query
 from workbench.kernel.roles import Role
 from workbench.models import AuditEvent, IdempotencyKey
 from workbench.rest import KEPT_SECRET, Endpoint, checked_body
@@ -86,12 +86,15 @@ class Files(Endpoint):
 class Streams(Endpoint):
     """Takes a body of any length, piece by piece."""
 
-    parser_classes = (FileUploadParser,)
+    parser_classes = (StrictJSONParser, FileUploadParser)
     hash_body = False
     takes_query = True
 
     def post(self, request: Request) -> Response:
-        said = request.stream.read().decode()
+        if request.content_type == "application/json":
+            said = checked_body(request, ThingInput)["name"]
+        else:
+            said = request.stream.read().decode()
         record_event(actor=request.user, verb="thing.made", subject=said, at=NOW)
         return Response({"said": said}, status=201)
 
@@ -453,6 +456,8 @@ def test_a_long_body_is_told_from_another_of_its_length(lead: Client, key: str) 
     assert send(b"one") == send(b"one") == (201, {"said": "one"})
     assert send(b"two")[0] == (409 if key else 201)
     assert made() == (["one"] if key else ["one", "one", "two"])
+    other = f"{key}2" if key else ""
+    assert post(lead, {"name": "a"}, key=other, url="/api/v1/streams/") == (201, {"said": "a"})
 
 
 def test_a_parameter_that_nothing_looks_at_is_refused(lead: Client) -> None:
