@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from runs.services.exporting import remove_old_exports
 from runs.services.handing_in import remove_old_rows
+from runs.services.standing import refresh_oldest
 from runs.services.sweeping import sweep
 from workbench import idempotency
 from workbench.heartbeats import SWEEPER, beat, send_beats
@@ -48,6 +49,7 @@ class Command(BaseCommand):
                 sweep_digests(now=now)
                 beat([SWEEPER], at=now)
                 send_beats(now=now)
+                refresh_oldest(now=now)  # last: it may take seconds
             except Exception:  # the next sweep may succeed; the heartbeat shows that this didn't
                 logger.exception("the sweep failed")
                 if options["once"]:
