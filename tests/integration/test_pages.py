@@ -411,17 +411,35 @@ def test_a_raters_home_tells_nothing_of_results(client: Client, panel: Experimen
 # --- experiments -----------------------------------------------------------------
 
 
-def test_the_list_is_paged_by_key(lead: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiments, "PAGE_SIZE", 2)
+def test_the_list_is_paged_by_key(lead: Client) -> None:
     library = make_library()
     for slug in ("one", "two", "three"):
         make_experiment(slug, library=library)
-    first = Page(show(lead, reverse("experiments")))
-    assert [slug for slug in ("three", "two", "one") if slug in first.text] == ["three", "two"]
-    older = next(a["href"] for a in first.all("a") if "before=" in a.get("href", ""))
-    assert "one" in Page(show(lead, older)).text
-    assert "three" not in Page(show(lead, older)).text
-    assert "Make one" not in first.text
+    first = show(lead, reverse("experiments") + "?limit=2")
+    assert experiments_in(first) == ["three", "two"]
+    links = [a.get("href", "") for a in Page(first).all("a")]
+    older = next(link for link in links if "cursor=" in link)
+    assert experiments_in(show(lead, older)) == ["one"]
+    assert "Make one" not in first
+
+
+def experiments_in(html: str) -> list[str]:
+    links = [a.get("href", "") for a in Page(html).all("a")]
+    found = [re.fullmatch(r"/experiments/([^/?]+)/", link) for link in links]
+    return [match[1] for match in found if match and match[1] != "new"]
+
+
+def test_the_list_is_filtered_and_sorted_by_its_address(lead: Client) -> None:
+    library = make_library()
+    for slug in ("one", "two", "three"):
+        make_experiment(slug, library=library)
+    set_status(Experiment.objects.get(slug="two"), ExperimentStatus.PAUSED)
+    url = reverse("experiments")
+    assert experiments_in(show(lead, f"{url}?sort=slug")) == ["one", "three", "two"]
+    assert experiments_in(show(lead, f"{url}?status=paused")) == ["two"]
+    assert experiments_in(show(lead, f"{url}?status=running")) == []
+    assert lead.get(f"{url}?status=odd").status_code == 404
+    assert lead.get(f"{url}?sort=author").status_code == 404
 
 
 def test_an_empty_list_says_how_to_fill_it(lead: Client) -> None:
@@ -809,7 +827,7 @@ def test_a_fault_of_ours_has_a_page_that_tells_nothing(
     def broken(*_: object) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(experiments, "report_of", broken)
+    monkeypatch.setattr(experiments, "standing_report", broken)
     lead.raise_request_exception = False
     html = show(lead, urls_of(panel)["runs/experiment.html"], 500)
     assert "Something broke here" in html
