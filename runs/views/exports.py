@@ -226,7 +226,7 @@ def _row(job: Job) -> ExportRow:
         by=view.by,
         requested=view.requested,
         job_url=view.url,
-        file_url=view.result_url if kept else "",
+        file_url=reverse("export-file", kwargs={"uid": job.uid}) if kept else "",
         removed=done and not kept,
         kind=wanted.kind.value,
         experiments=wanted.experiments,

@@ -103,7 +103,7 @@ def test_preset_and_policy_are_kept_and_counted_by() -> None:
 
 
 def test_what_could_not_be_paired_is_told_and_never_averaged() -> None:
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"task": "t1", "arm": "SE", "outcome": 1},
         {"task": "t1", "arm": "SE", "outcome": 0},
         {"task": "t1", "arm": "SD", "outcome": 1},
@@ -186,6 +186,7 @@ def test_figures_are_those_of_the_file_whatever_the_rows(
 # --- what is stored ---------------------------------------------------------------
 
 
+@pytest.mark.both_databases
 def test_rows_become_the_rows_of_an_experiment() -> None:
     author = make_user("lee", Role.LEAD)
     rows = [
@@ -265,6 +266,7 @@ class Crash(Exception):
     """The worker died."""
 
 
+@pytest.mark.both_databases
 @pytest.mark.django_db(transaction=True)
 def test_a_push_that_was_cut_off_shows_nothing_and_is_taken_up_where_it_stopped(
     monkeypatch: pytest.MonkeyPatch,
