@@ -7,7 +7,7 @@ import hmac
 import json
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -43,10 +43,12 @@ from workbench.models import AuditEvent, Delivery, Notice, NoticeReader, Webhook
 from workbench.notices import (
     COUNTED_AT_MOST,
     NoticeKind,
+    digest,
     mark_read,
     notify,
     subscribe,
     unread_count,
+    webhooks,
 )
 from workbench.notices.digest import mail_digest, sweep_digests
 from workbench.notices.webhooks import (
@@ -366,15 +368,18 @@ def test_a_digest_holds_what_is_new_and_goes_out_hourly_at_most(lee: Any) -> Non
 
 def due(at: datetime) -> list[int]:
     """Return the readers whose digest the sweep publishes at ``at``."""
-    from workbench.notices import digest
+    return published_by(digest, sweep_digests, at)
 
-    found: list[int] = []
-    real = digest.publish
-    digest.publish = lambda task, uids, queue: found.extend(uids)  # type: ignore[assignment]
-    try:
-        sweep_digests(now=at)
-    finally:
-        digest.publish = real
+
+def published_by(module: Any, sweep: Callable[..., None], at: datetime) -> list[Any]:
+    found: list[Any] = []
+
+    def publish(task: str, uids: Iterable[Any], *, queue: str) -> None:
+        found.extend(uids)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "publish", publish)
+        sweep(now=at)
     return found
 
 
@@ -398,9 +403,11 @@ def test_who_may_not_see_notices_gets_no_mail(lee: Any, change: str) -> None:
     elif change == "unsubscribed":
         subscribe(user=lee, by_mail=False)
     else:
-        User.objects.filter(pk=lee.pk).update(
-            **{"deactivated": {"is_active": False}, "no address": {"email": ""}}[change]
+        lee.is_active, lee.email = (
+            change != "deactivated",
+            "" if change == "no address" else "a@b.c",
         )
+        lee.save()
     assert due(now()) == []
     assert not mail_digest(reader=reader.pk)
     assert mail.outbox == []
@@ -594,16 +601,7 @@ def test_a_worker_that_dies_while_sending_lets_it_come_again(
 
 def published(at: datetime) -> list[UUID]:
     """Return the deliveries that the sweep publishes at ``at``."""
-    from workbench.notices import webhooks
-
-    found: list[UUID] = []
-    real = webhooks.publish
-    webhooks.publish = lambda task, uids, queue: found.extend(uids)  # type: ignore[assignment]
-    try:
-        sweep_deliveries(now=at)
-    finally:
-        webhooks.publish = real
-    return found
+    return published_by(webhooks, sweep_deliveries, at)
 
 
 @pytest.mark.both_databases
