@@ -826,7 +826,7 @@ def headline(cell: CellComparison) -> str:
     unit = "shared pairs" if cell.repeats or cell.n_compared < cell.n_shared else "shared tasks"
     counted = f"{what} won {len(cell.won)} and lost {len(cell.lost)} of {cell.n_compared} {unit}"
     if not cell.complete:
-        return f"{counted} so far; figures follow when the other {cell.n_pending} have ended"
+        return f"{counted} so far; figures follow when all have ended"
     if not cell.n_compared:
         return "No shared pair has a result with skills on both sides"
     said = {BETTER: "B is better", WORSE: "B is worse"}.get(
@@ -853,13 +853,14 @@ def notes(cell: CellComparison) -> tuple[tuple[str, str], ...]:
         and not cell.match.differences
         and "Both searched the same skills under the same protocol: what differs is chance.",
         "incomplete": not cell.complete
-        and f"{cell.n_pending} shared pairs aren't finished: counts only until they are.",
+        and f"Not finished: {_plural(cell.n_pending, 'shared pair')}; counts only until all are.",
         "left_out": cell.complete
         and left_out > 0
-        and f"{left_out} shared pairs are left out: a run with skills has no result.",
+        and f"Left out: {_plural(left_out, 'shared pair')} in which a run with skills has no "
+        "result.",
         "changed_tasks": cell.changed_tasks
-        and f"{len(cell.changed_tasks)} tasks have another content in B than in A; their pairs "
-        "are left out.",
+        and f"Of other content in B than in A, and left out: "
+        f"{_plural(len(cell.changed_tasks), 'task')}.",
         "sd": cell.complete and _sd_note(cell.sd),
         "own_sets": cell.own.difference is not None
         and "Each RAE is over the pairs where that side got a skill. Where these differ the "
@@ -868,7 +869,7 @@ def notes(cell: CellComparison) -> tuple[tuple[str, str], ...]:
         "few": cell.p is not None and _few_note(cell),
         "disagree": cell.p is not None and _disagreement(cell),
         "repeats": cell.repeats
-        and f"{cell.n_compared} pairs come from {cell.n_tasks} tasks: the test and the interval "
+        and f"{cell.n_compared} pairs come from {_plural(cell.n_tasks, 'task')}: the test and the interval "
         "take the task as the unit.",
         "several_cells": cell.n_family > 1
         and cell.p_adjusted is not None
@@ -908,7 +909,7 @@ def _few_note(cell: CellComparison) -> str:
     if differing >= FEWEST_DISCORDANT:
         return ""
     return (
-        f"Only {differing} pair{'' if differing == 1 else 's'} came out differently: the exact "
+        f"Only {_plural(differing, 'pair')} came out differently: the exact "
         "test can't reach p = .05 whichever way they fall."
     )
 
@@ -922,6 +923,10 @@ def _disagreement(cell: CellComparison) -> str:
         f"The interval of the RAE difference {holds} although p = {_p(cell.p)}: p is of "
         "the runs with skills, the interval also of those without. The verdict follows p."
     )
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _p(value: float | None) -> str:
