@@ -36,6 +36,8 @@ from runs.domain.report import (
 _HALF = 100.0
 _MINUS = str.maketrans("-", "−")
 
+# Run rows need not name a model.
+UNNAMED = "model not named"
 WORDS: Mapping[str, str] = {result.value: RESULT_WORDS[result.letter] for result in Transition}
 
 
@@ -254,7 +256,7 @@ def cell_view(
     limit = limit or _axis([cell["rae_ci"], cell["aggregate_lift_ci"]])
     return CellView(
         anchor=f"cell-{sha12}",
-        model=str(about.get("model", "")),
+        model=str(about.get("model") or UNNAMED),
         benchmark=str(about.get("benchmark", "")),
         partition=_partition(about.get("partition")),
         control=str(about.get("control") or ""),

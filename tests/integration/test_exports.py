@@ -421,7 +421,7 @@ def test_a_file_is_saved_and_never_shown(client: Client) -> None:
 
 def test_memory_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four times the rows, the same peak: less than half as much again."""
-    monkeypatch.setattr(exporting, "CHUNK", 20)
+    monkeypatch.setattr(exporting, "CHUNK", 10)
 
     def peak(slug: str, pairs: int) -> int:
         rows = [
@@ -441,7 +441,7 @@ def test_memory_does_not_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> 
         assert job.result["rows"] == 2 * pairs
         return found
 
-    small, large = peak("small", 200), peak("large", 800)
+    small, large = peak("small", 60), peak("large", 240)
     assert large < 1.5 * small, (small, large)
 
 

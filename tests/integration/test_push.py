@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
+from django.conf import LazySettings
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.core.management import CommandError, call_command
+from django.test import Client
+from django.urls import reverse
+from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from runs.api import run_rows
 from runs.domain.plan import from_json
 from runs.domain.report import build_report
 from runs.domain.rows import BadRows, UnmatchedReplicates, notices_of, pair_rows, read_jsonl
@@ -18,6 +30,7 @@ from runs.models import (
     Cell,
     Execution,
     Experiment,
+    ExperimentDraft,
     ExperimentStatus,
     Grade,
     Origin,
@@ -26,11 +39,16 @@ from runs.models import (
     PairArm,
     Task,
 )
-from runs.services import pushing
+from runs.services import handing_in, lifecycle, pushing
+from runs.services.handing_in import perform_push
+from runs.services.lifecycle import WrongStatus
 from runs.services.pushing import BadPush, OtherContent, read_push, store_push
 from runs.services.reporting import report_of
-from tests.factories import NOW, make_user
+from tests.factories import NOW, make_experiment, make_user
+from tests.htmlchecks import faults_of
+from workbench.jobs import perform
 from workbench.kernel.roles import Role
+from workbench.models import Job
 
 pytestmark = pytest.mark.django_db
 
@@ -150,7 +168,7 @@ def test_cells_are_described_as_the_rows_describe_them() -> None:
     assert all(set(cell) == {"model", "agent", "benchmark", "k", "sha12"} for cell in described)
 
 
-run_rows = st.fixed_dictionaries(
+some_rows = st.fixed_dictionaries(
     {
         "task": st.sampled_from(["007", "NA", "ä/1"]),
         "arm": st.sampled_from(["SE", "SD"]),
@@ -169,7 +187,7 @@ run_rows = st.fixed_dictionaries(
 
 
 @given(
-    rows=st.lists(run_rows, min_size=1, max_size=24),
+    rows=st.lists(some_rows, min_size=1, max_size=24),
     policy=st.sampled_from(["censor", "incorrect"]),
 )
 @settings(
@@ -341,3 +359,300 @@ def test_what_is_no_push_as_a_whole_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(pushing, "MOST_ROWS", 5)
     with pytest.raises(BadPush, match="more than"):
         pushed(ROWS)
+
+
+# --- handing in -------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(settings: LazySettings, tmp_path: Path) -> Path:
+    settings.DATA_DIR = tmp_path
+    settings.RENEW_SECONDS = 600
+    return tmp_path / "pushes"
+
+
+@pytest.fixture
+def lead(client: Client, folder: Path) -> Client:
+    client.force_login(make_user("lee", Role.LEAD))
+    return client
+
+
+def ndjson(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(text_of(rows)).encode()
+
+
+def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)))
+    writer.writeheader()
+    writer.writerows(
+        {n: json.dumps(v) if isinstance(v, list) else v for n, v in row.items()} for row in rows
+    )
+    return out.getvalue().encode()
+
+
+def send(client: Client, body: Any, kind: str = "application/json", query: str = "") -> Any:
+    return client.post(reverse("api-run-rows") + query, body, content_type=kind)
+
+
+def done_job(uid: str) -> Job:
+    perform(UUID(uid), perform_push)
+    return Job.objects.get(uid=uid)
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson", "text/csv"])
+def test_programs_hand_rows_in_and_are_told_what_became_of_them(lead: Client, kind: str) -> None:
+    bodies = {
+        "application/json": {"experiment": "elsewhere", "rows": ROWS},
+        "application/x-ndjson": ndjson(ROWS),
+        "text/csv": csv_of(ROWS),
+    }
+    query = "" if kind == "application/json" else "?experiment=elsewhere"
+    answer = send(lead, bodies[kind], kind, query)
+    assert (answer.status_code, answer.json()["state"]) == (202, "pending")
+    assert answer["Location"] == reverse("api-job", kwargs={"uid": answer.json()["uid"]})
+    assert not Experiment.objects.exists()
+    job = done_job(answer.json()["uid"])
+    told = lead.get(answer["Location"]).json()
+    assert (told["state"], told["problem"]) == ("done", "")
+    result = told["result"]
+    assert (result["rows"], result["pairs"], result["cells"]) == (6, 3, 1)
+    assert (result["experiment"], result["path"]) == ("elsewhere", "/experiments/elsewhere/")
+    assert Experiment.objects.get().author == job.actor
+    found = lead.get(reverse("api-experiment-report", kwargs={"slug": "elsewhere"})).json()
+    assert figures(found) == figures(report_of_file(ROWS))
+
+
+def test_rows_that_cannot_be_used_are_all_named_and_none_is_stored(lead: Client) -> None:
+    rows = [ROWS[0], {"task": "", "arm": "SX"}, *({"task": "t", "arm": "?"} for _ in range(60))]
+    uid = send(lead, {"experiment": "elsewhere", "rows": rows}).json()["uid"]
+    told = lead.get(reverse("api-job", kwargs={"uid": done_job(uid).uid})).json()
+    assert told["state"] == "failed"
+    # Two of row 2 and one of each of sixty more: programs get all 62, people the first fifty.
+    problems = told["result"]["problems"]
+    assert [(p["row"], p["column"]) for p in problems[:3]] == [(2, "task"), (2, "arm"), (3, "arm")]
+    assert len(problems) == 62
+    lines = told["problem"].splitlines()
+    assert lines[0].startswith("Nothing was stored: 61 rows can't be used.")
+    assert (lines[2], lines[-1]) == (
+        "row 2, arm: 'SX' is no arm: SE (with skills) or SD (without)",
+        "... and 12 more",
+    )
+    assert not Experiment.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "query", "status", "field"),
+    [
+        ({"rows": ROWS}, "application/json", "", 400, "experiment"),
+        ({"experiment": "Not a slug", "rows": ROWS}, "application/json", "", 400, "experiment"),
+        ({"experiment": "push", "rows": ROWS}, "application/json", "", 400, "experiment"),
+        ({"experiment": "a", "rows": []}, "application/json", "", 400, "rows"),
+        ({"experiment": "a", "rows": ROWS, "k": 1}, "application/json", "", 400, "k"),
+        ({"experiment": "a", "rows": ROWS, "preset": "x"}, "application/json", "", 400, "preset"),
+        (b"{}", "application/x-ndjson", "", 400, "experiment"),
+        (b"{}", "application/x-ndjson", "?experiment=a&failure_policy=x", 400, "failure_policy"),
+        (b"{}", "application/xml", "", 415, None),
+    ],
+)
+def test_what_is_no_push_is_refused_at_once(
+    lead: Client, folder: Path, body: Any, kind: str, query: str, status: int, field: str | None
+) -> None:
+    answer = send(lead, body, kind, query)
+    assert answer.status_code == status
+    assert list(answer.json()["fields"]) == ([field] if field else [])
+    assert not Job.objects.exists()
+    assert not folder.exists()
+
+
+def test_rows_beyond_the_limits_are_refused_and_not_kept(
+    lead: Client, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_rows, "LARGEST_JSON", 100)
+    answer = send(lead, {"experiment": "a", "rows": ROWS})
+    assert answer.status_code == 413
+    assert "application/x-ndjson" in answer.json()["message"]
+    monkeypatch.setattr(handing_in, "LARGEST_BYTES", 100)
+    answer = send(lead, ndjson(ROWS), "application/x-ndjson", "?experiment=a")
+    assert (answer.status_code, answer.json()["error"]) == (413, "too_large")
+    assert list(folder.iterdir()) == []
+    assert not Job.objects.exists()
+
+
+def test_pushed_again_the_same_rows_are_taken_and_others_refused(
+    lead: Client, folder: Path
+) -> None:
+    body = {"experiment": "elsewhere", "rows": ROWS}
+    first = done_job(send(lead, body).json()["uid"])
+    again = done_job(send(lead, {**body, "rows": list(reversed(ROWS))}).json()["uid"])
+    assert again.result == first.result
+    kept = set(folder.iterdir())
+    refused = send(lead, {**body, "rows": ROWS[:4]})
+    assert refused.status_code == 409
+    assert "push these rows under another slug" in refused.json()["message"]
+    assert send(lead, {**body, "preset": "paper"}).status_code == 409
+    bad = send(lead, {**body, "rows": [{"task": "t", "arm": "?"}]})
+    assert bad.status_code == 400
+    assert "row 1, arm" in bad.json()["fields"]["rows"][0]
+    assert set(folder.iterdir()) == kept  # nothing is kept of what was refused
+    # Two at once: whoever comes second finds what the first has made of the slug.
+    one, two = (
+        send(lead, {"experiment": "both", "rows": rows}).json()["uid"] for rows in (ROWS, ROWS[:4])
+    )
+    assert done_job(one).problem == ""
+    assert "under another slug" in done_job(two).problem
+
+
+def test_a_slug_of_something_else_is_refused(lead: Client) -> None:
+    make_experiment("panel", tasks=1)
+    answer = send(lead, {"experiment": "panel", "rows": ROWS})
+    assert answer.status_code == 409
+    assert "that is run here" in answer.json()["message"]
+    ExperimentDraft.objects.create(slug="draft", toml="", created_at=NOW, updated_at=NOW)
+    assert send(lead, {"experiment": "draft", "rows": ROWS}).status_code == 409
+
+
+def test_kept_rows_are_removed_when_their_job_has_ended(lead: Client, folder: Path) -> None:
+    uid = send(lead, {"experiment": "elsewhere", "rows": ROWS}).json()["uid"]
+    (path,) = folder.iterdir()
+    assert oct(path.stat().st_mode & 0o777) == "0o600"
+    later = timezone.now() + handing_in.KEPT_FOR + timedelta(minutes=1)
+    handing_in.remove_old_rows(now=later)
+    assert path.exists()
+    done_job(uid)
+    handing_in.remove_old_rows(now=timezone.now())
+    assert path.exists()  # a crash just now would do the job again
+    handing_in.remove_old_rows(now=later)
+    assert not path.exists()
+    Job.objects.filter(uid=uid).update(state="pending")
+    assert "Push them again" in done_job(uid).problem
+
+
+def test_people_hand_in_a_file_and_are_led_to_how_far_it_is(lead: Client) -> None:
+    for name, body in (("rows.jsonl", ndjson(ROWS)), ("rows.CSV", csv_of(ROWS))):
+        slug = f"of-{name[5:].lower()}"
+        file = SimpleUploadedFile(name, body)
+        response = lead.post(reverse("push"), {"experiment": slug, "file": file})
+        job = Job.objects.latest("pk")
+        assert response["Location"] == reverse("job", kwargs={"uid": job.uid})
+        assert done_job(str(job.uid)).problem == ""
+        page = lead.get(response["Location"]).content.decode()
+        assert f'href="/experiments/{slug}/"' in page
+        assert (
+            figures(report_of(Experiment.objects.get(slug=slug)))["cells"]
+            == (figures(report_of_file(ROWS))["cells"])
+        )
+
+
+@pytest.mark.parametrize(
+    ("slug", "name", "body", "status", "said"),
+    [
+        ("Not a slug", "a.jsonl", b"{}", 400, "joined by hyphens"),
+        ("a", "a.txt", b"{}", 400, "must end in .jsonl"),
+        ("a", None, b"", 400, "choose a .jsonl or .csv"),
+        ("taken", "a.jsonl", b'{"task": "t", "arm": "SE"}', 409, "under another slug"),
+        ("taken", "a.jsonl", b'{"task": "t", "arm": "<b>"}', 400, "row 1, arm: &#x27;&lt;b&gt;"),
+        ("taken", "a.jsonl", b"\xff", 400, "isn&#x27;t UTF-8"),
+    ],
+)
+def test_a_refused_file_says_why_and_keeps_what_was_typed(
+    lead: Client, slug: str, name: str | None, body: bytes, status: int, said: str
+) -> None:
+    pushed(ROWS, "taken")
+    given: dict[str, Any] = {"experiment": slug, "preset": "paper"}
+    if name:
+        given["file"] = SimpleUploadedFile(name, body)
+    response = lead.post(reverse("push"), given)
+    html = response.content.decode()
+    assert response.status_code == status
+    assert said in html
+    assert faults_of(html) == []
+    assert f'value="{slug}"' in html
+    assert '<option value="paper" selected>' in html
+    assert not Job.objects.exists()
+
+
+def test_the_command_needs_no_server_and_tells_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(ndjson([*ROWS, {"task": "t9", "arm": "SE", "outcome": 1, "odd": 1}]))
+    call_command("push_runs", str(path), experiment="elsewhere")
+    said = capsys.readouterr().out
+    assert "elsewhere: 7 rows, 4 pairs, 1 cell stored" in said
+    assert "left out, one arm only (1): t9 0" in said
+    assert "columns that were not read: odd" in said
+    call_command("push_runs", str(path), experiment="elsewhere", json=True)
+    assert json.loads(capsys.readouterr().out)["pairs"] == 4
+    path.write_bytes(ndjson([{"task": "t", "arm": "SX"}]))
+    for rows, why in ((path, "row 1, arm: 'SX'"), (tmp_path / "a.txt", "must end in")):
+        with pytest.raises(CommandError, match=why) as refused:
+            call_command("push_runs", str(rows), experiment="elsewhere")
+        assert refused.value.returncode == 2
+    assert Experiment.objects.count() == 1
+
+
+# --- pages ------------------------------------------------------------------------
+
+ODD: list[dict[str, Any]] = [
+    {
+        **{"task": "<b>&\u202e", "arm": arm, "outcome": arm == "SE", "retrieved": arm == "SE"},
+        **{"answer": f"<script>{arm}", "queries": ["<i>"], "prompt": "<u>", "source": "<s>"},
+        **{"skill_ids": ["<a>"] if arm == "SE" else [], "cell": cell},
+    }
+    for arm in ("SE", "SD")
+    for cell in (
+        {"model": 5, "benchmark": ["x"], "partition": 3, "control": {"a": None}, "k": [1]},
+        {"model": "<m>", "benchmark": "", "partition": {"size": "x"}, "library": 7, "design": "?"},
+        {"example": True},
+        {"sha12": "made up", "<key>": "<value>"},
+    )
+]
+
+
+def test_every_page_shows_pushed_runs_whatever_their_rows_say(lead: Client) -> None:
+    rows: list[dict[str, Any]] = [*ODD, {"task": "one arm", "arm": "SE"}, *({**ROWS[0], "outcome": n} for n in (0, 1))]
+    rows = [{**row, "replicate": 1} for row in rows]
+    experiment = pushed(rows)
+    urls = [
+        reverse("experiment", kwargs={"slug": "elsewhere"}),
+        reverse("experiments"),
+        reverse("home"),
+        reverse("skills"),
+        f"{reverse('exports')}?experiment=elsewhere",
+        reverse("experiment-report", kwargs={"slug": "elsewhere", "format": "csv"}),
+        reverse("experiment-report", kwargs={"slug": "elsewhere", "format": "md"}),
+        reverse("api-experiment", kwargs={"slug": "elsewhere"}),
+    ]
+    for cell in Cell.objects.filter(experiment=experiment):
+        where = {"slug": "elsewhere", "sha12": cell.sha256[:12]}
+        urls += [reverse(name, kwargs=where) for name in ("cell", "api-cell", "api-cell-pairs")]
+    for pair in Pair.objects.all():
+        urls += [
+            reverse("pair", kwargs={"uid": pair.uid}),
+            reverse("api-pair", kwargs={"uid": pair.uid}),
+        ]
+    for url in urls:
+        response = lead.get(url)
+        assert response.status_code == 200, url
+        if response["Content-Type"].startswith("text/html"):
+            html = response.content.decode()
+            assert faults_of(html) == [], url
+            for text in ("<b>&", "<script>SE", "<i>", "<u>", "<a>", "<m>", "<key>", "\u202e"):
+                assert text not in html, (url, text)
+
+
+def test_nothing_of_it_can_be_run_here_and_no_button_offers_it(lead: Client) -> None:
+    experiment = pushed(ROWS)
+    page = lead.get(reverse("experiment", kwargs={"slug": "elsewhere"})).content.decode()
+    for name in ("pause", "resume", "cancel", "retry"):
+        url = reverse(f"experiment-{name}", kwargs={"slug": "elsewhere"})
+        assert f'action="{url}"' not in page
+        response = lead.post(url, {"reason": "because"}, follow=True)
+        assert "made elsewhere" in response.content.decode(), name
+    with pytest.raises(WrongStatus, match="push new runs under another slug"):
+        lifecycle.start(experiment=experiment, actor=None, at=NOW)
+    before = counts()
+    experiment.refresh_from_db()
+    assert experiment.status == ExperimentStatus.FINISHED
+    assert counts() == before
