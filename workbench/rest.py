@@ -111,8 +111,10 @@ class Endpoint(APIView):
             before = idempotency.begin(
                 user=request.user, key=key, request_sha256=self._digest(request), at=timezone.now()
             )
-        except (idempotency.KeyReused, idempotency.KeyInUse) as refused:
-            raise Conflict(str(refused)) from refused
+        except idempotency.KeyInUse as refused:
+            raise KeyInUse(str(refused)) from refused
+        except idempotency.KeyReused as refused:
+            raise KeyReused(str(refused)) from refused
         if isinstance(before, idempotency.Answer):
             raise _AnsweredBefore(before)
         self._taken = before
@@ -186,7 +188,7 @@ class Endpoint(APIView):
                 self._spooled.write(piece)
             self._spooled.seek(0)
             # The request is as unread as before.
-            plain._stream = self._spooled  # type: ignore[attr-defined]
+            plain._stream = self._spooled
             plain._read_started = False  # type: ignore[attr-defined]
         return digest.hexdigest()
 
@@ -213,6 +215,18 @@ def _strict(handler: Callable[..., Any]) -> Callable[..., Any]:
         return response
 
     return answered
+
+
+class KeyInUse(Conflict):
+    """The first request with the key is still being answered."""
+
+    default_code = "key_in_use"
+
+
+class KeyReused(Conflict):
+    """The key stands for another request."""
+
+    default_code = "key_reused"
 
 
 class _AnsweredBefore(Exception):

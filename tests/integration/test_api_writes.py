@@ -326,7 +326,7 @@ def test_a_key_stands_for_one_request(lead: Client) -> None:
     post(lead, {"name": "a"}, key="k")
     for body, url in (({"name": "b"}, URL), ({"name": "a"}, "/api/v1/secrets/")):
         status, answer = post(lead, body, key="k", url=url)
-        assert (status, answer["error"]) == (409, "conflict")
+        assert (status, answer["error"]) == (409, "key_reused")
     assert made() == ["a"]
 
 
@@ -488,7 +488,8 @@ def test_of_two_requests_at_once_with_one_key_one_is_done() -> None:
     thread.start()
     assert BARRIERS.reached.wait(10)
     if connection.vendor == "postgresql":  # on SQLite the second one waits for the first
-        assert post(second, {"name": "a"}, key="k")[0] == 409
+        status, answer = post(second, {"name": "a"}, key="k")
+        assert (status, answer["error"]) == (409, "key_in_use")
     BARRIERS.go_on.set()
     thread.join()
     assert answers[0][0] == 201
