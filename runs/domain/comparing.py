@@ -869,8 +869,8 @@ def notes(cell: CellComparison) -> tuple[tuple[str, str], ...]:
         "few": cell.p is not None and _few_note(cell),
         "disagree": cell.p is not None and _disagreement(cell),
         "repeats": cell.repeats
-        and f"{cell.n_compared} pairs come from {_plural(cell.n_tasks, 'task')}: the test and the interval "
-        "take the task as the unit.",
+        and f"{cell.n_compared} pairs come from {_plural(cell.n_tasks, 'task')}: the test and the "
+        "interval take the task as the unit.",
         "several_cells": cell.n_family > 1
         and cell.p_adjusted is not None
         and f"After Holm's correction for {cell.n_family} cells p = {_p(cell.p_adjusted)}.",

@@ -123,6 +123,7 @@ MATRIX: dict[str, Row] = {
     "experiment-retry": POST_SIGNED_IN,
     "experiment-report": UNBLINDED,
     "cell": UNBLINDED,
+    "compare": UNBLINDED,
     "pair": UNBLINDED,
     "pair-text": UNBLINDED,
     "push": UNBLINDED,
@@ -198,6 +199,8 @@ MATRIX: dict[str, Row] = {
     "api-experiment-retry": API_CHANGES,
     "api-experiment-rescore": API_CHANGES,
     "api-experiment-budget": API_CHANGES,
+    # Without the names of two experiments there is nothing to answer.
+    "api-comparisons": (401, 403, 403, 403, 400, 400),
     "api-experiments": API,
     "api-experiment": API,
     "api-experiment-report": API,

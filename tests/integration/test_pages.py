@@ -20,6 +20,7 @@ from runs.models import Arm, Attempt, Experiment, ExperimentStatus, Grade, Pair
 from runs.services.reporting import report_of
 from runs.views import (
     cells,
+    comparing,
     drafts,
     experiments,
     exports,
@@ -78,6 +79,7 @@ PAGE_OF_TEMPLATE = {
     "runs/experiment.html": experiments.ExperimentPage,
     "runs/_progress.html": experiments.ProgressFragment,
     "runs/cell.html": cells.CellPage,
+    "runs/compare.html": comparing.ComparePage,
     "runs/pair.html": pairs.PairPage,
     "runs/libraries.html": libraries.LibrariesPage,
     "runs/library.html": libraries.LibraryPage,
@@ -132,6 +134,7 @@ def urls_of(experiment: Experiment) -> dict[str, str]:
         "runs/draft_file.html": reverse("draft-edit", kwargs={"slug": draft}),
         "runs/experiment.html": reverse("experiment", kwargs=where),
         "runs/_progress.html": reverse("experiment-progress", kwargs=where),
+        "runs/compare.html": reverse("compare"),
         "runs/cell.html": reverse("cell", kwargs={**where, "sha12": cell.sha256[:12]}),
         "runs/pair.html": reverse("pair", kwargs={"uid": pair.uid}),
         "runs/libraries.html": reverse("libraries"),
