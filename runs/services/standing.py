@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import Count, Max
 from django.utils import timezone
 
-from runs.models import Attempt, Cell, Experiment, Grade, Outcome, PairArm, Snapshot
+from runs.models import Arm, Attempt, Cell, Experiment, Grade, Outcome, PairArm, Snapshot
 from runs.selectors import States
 from runs.services.reporting import inputs_of, report_of, stored_report
 from runs.services.skill_totals import count_skills
@@ -28,7 +28,7 @@ COUNTED_AT_ONCE = 2_000
 # A count is made again at most this often, and never takes more than this share of the time.
 COUNT_EVERY = timedelta(seconds=15)
 SHARE_OF_TIME = 0.05
-SKILLS = "skills"
+SKILLS, REPORT = "skills", "report:"
 
 
 @dataclass(frozen=True)
@@ -60,40 +60,66 @@ def standing_report(experiment: Experiment) -> Standing:
 
 def standing_skill_totals() -> Standing:
     """Return what came of the pairs that skills were returned in (``skill_totals``)."""
-    few = PairArm.objects.order_by()[: COUNTED_AT_ONCE + 1].count() <= COUNTED_AT_ONCE
-    return _standing(SKILLS, _skills_mark(), lambda: count_skills().to_json(), wait=few)
+    return _standing(SKILLS, _skills_mark(), lambda: count_skills().to_json(), wait=_few_arms())
 
 
 def refresh_oldest(*, now: datetime) -> bool:
-    """Count again the oldest snapshot that is due and out of date; return whether one was."""
+    """Count what was never counted, or the oldest count that is due; return whether one was."""
+    if (experiment := _uncounted()) is not None:
+        _count_report(experiment)
+        return True
+    if not Snapshot.objects.filter(key=SKILLS).exists() and not _few_arms():
+        _count(SKILLS, _skills_mark(), lambda: count_skills().to_json())
+        return True
     for snapshot in Snapshot.objects.defer("result").order_by("at", "pk"):
         pause = max(COUNT_EVERY, timedelta(seconds=snapshot.seconds / SHARE_OF_TIME))
-        if now < snapshot.at + pause:
-            continue
-        if snapshot.key == SKILLS:
-            mark = _skills_mark()
-            if mark != snapshot.mark:
-                _count(SKILLS, mark, lambda: count_skills().to_json())
-                return True
-        elif _refresh_report(snapshot):
+        if now >= snapshot.at + pause and _refresh(snapshot):
             return True
     return False
 
 
-def _refresh_report(snapshot: Snapshot) -> bool:
-    slug = snapshot.key.removeprefix("report:")
+def _refresh(snapshot: Snapshot) -> bool:
+    """Count the snapshot again unless it is of the rows there are; return whether it was."""
+    if snapshot.key == SKILLS:
+        mark = _skills_mark()
+        if mark == snapshot.mark:
+            return False
+        _count(SKILLS, mark, lambda: count_skills().to_json())
+        return True
+    slug = snapshot.key.removeprefix(REPORT)
     experiment = Experiment.objects.filter(slug=slug).first()
-    inputs = inputs_of(experiment) if experiment else None
-    if experiment is None or inputs is None or inputs.sha256 == snapshot.mark:
+    if experiment is None or inputs_of(experiment).sha256 == snapshot.mark:
         return False
-    report = _count(snapshot.key, inputs.sha256, lambda: report_of(experiment, inputs))
-    if all(cell["complete"] for cell in report["cells"]):
-        snapshot.delete()  # the complete report is stored for good
+    _count_report(experiment)
     return True
 
 
+def _uncounted() -> Experiment | None:
+    """Return a large experiment of which there is no report of any moment, or None."""
+    large = (
+        Experiment.objects.filter(reports=None)
+        .annotate(pairs=Count("cells__pairs"))
+        .filter(pairs__gt=COUNTED_AT_ONCE // len(Arm))
+        .order_by("pk")
+    )
+    counted = set(Snapshot.objects.values_list("key", flat=True))
+    return next((one for one in large if _key_of(one) not in counted), None)
+
+
+def _count_report(experiment: Experiment) -> None:
+    inputs = inputs_of(experiment)
+    key = _key_of(experiment)
+    _count(key, inputs.sha256, lambda: report_of(experiment, inputs))
+    if stored_report(experiment, inputs) is not None:  # a complete one is kept for good
+        Snapshot.objects.filter(key=key).delete()
+
+
+def _few_arms() -> bool:
+    return PairArm.objects.order_by()[: COUNTED_AT_ONCE + 1].count() <= COUNTED_AT_ONCE
+
+
 def _key_of(experiment: Experiment) -> str:
-    return f"report:{experiment.slug}"
+    return f"{REPORT}{experiment.slug}"
 
 
 def _standing(key: str, mark: str, count: Callable[[], Any], *, wait: bool) -> Standing:
