@@ -48,6 +48,18 @@ def faults(analyze: str, name: str, unit: str, folder: Path) -> list[str]:
     return [line for line in checked.stderr.splitlines() if name in line]
 
 
+def test_caddy_accepts_its_example(tmp_path: Path) -> None:
+    caddy = shutil.which("caddy")
+    if caddy is None:
+        pytest.skip("no Caddy on this machine")
+    example = tmp_path / "Caddyfile"
+    example.write_text(TEXT.split("```caddy\n")[1].split("```")[0])
+    command = [caddy, "adapt", "--config", str(example), "--adapter", "caddyfile"]
+    adapted = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert adapted.returncode == 0, adapted.stderr
+    assert '"dial":"127.0.0.1:8000"' in adapted.stdout
+
+
 def test_every_setting_of_the_web_has_its_row() -> None:
     source = (ROOT / "workbench" / "settings.py").read_text()
     source = source.split("# --- where the pages are")[1].split("INSTALLED_APPS")[0]

@@ -336,11 +336,14 @@ def test_pages_without_a_broker_say_nothing(settings: Any, worker_silent: None) 
     assert "silent" not in show(Role.LEAD)
 
 
-def test_anybody_may_ask_which_part_is_red_and_learns_no_more(worker_silent: None) -> None:
+def test_anybody_may_ask_which_part_is_red_and_learns_no_more(
+    worker_silent: None, caplog: pytest.LogCaptureFixture
+) -> None:
     response = Client().get(reverse("ready"))
     assert response.status_code == 503
     assert response.json() == {"ready": False, "parts": ALL_GREEN | {"worker": "red"}}
     assert response["Cache-Control"] == "no-store"
+    assert "Service Unavailable" not in caplog.text
     beat(WORKERS, at=NOON)
     heartbeats._shared.forget()
     response = Client().get(reverse("ready"))

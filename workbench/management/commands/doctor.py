@@ -144,7 +144,7 @@ def broker() -> Iterator[Finding]:
     live = supervise.live_set(settings.DATA_DIR)
     if live:
         yield Finding(text=f"runs, with {', '.join(live['children'])}, for `{live['title']}`")
-    if settings.BROKER_URL and not live:
+    if settings.BROKER_URL:
         yield _external_broker()
         return
     try:
