@@ -53,6 +53,7 @@ from workbench.notices import (
 from workbench.notices.digest import mail_digest, sweep_digests
 from workbench.notices.webhooks import (
     MAX_TRIES,
+    MOST_WEBHOOKS,
     WAITS,
     BadWebhook,
     NotSent,
@@ -738,6 +739,14 @@ REFUSED = [
     "https://hooks.example/" + "x" * 500,
     "",
 ]
+
+
+def test_there_are_no_more_webhooks_than_one_page_shows(ada: Any, settings: Any) -> None:
+    made = [hook(settings, ada) for _ in range(MOST_WEBHOOKS)]
+    with pytest.raises(BadWebhook, match="remove one"):
+        hook(settings, ada)
+    remove_webhook(uid=made[0].uid, actor=ada, at=now())
+    hook(settings, ada)
 
 
 @pytest.mark.parametrize("url", ALLOWED)

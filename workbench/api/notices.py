@@ -134,7 +134,9 @@ class Notices(Endpoint):
 
     @listing_schema(LISTING, NoticeOutput)
     def get(self, request: Request) -> Response:
-        return listed(request, notices_for(request.user), listing=LISTING, output=NoticeOutput)
+        only_unread = request.query_params.get("unread") == "true"
+        found = notices_for(request.user, only_unread=only_unread)
+        return listed(request, found, listing=LISTING, output=NoticeOutput)
 
 
 class NoticesRead(Endpoint):

@@ -109,9 +109,14 @@ def notify(
 # --- reading --------------------------------------------------------------------
 
 
-def notices_for(user: Any) -> QuerySet[Notice, Any]:
-    """Return all notices, each with ``unread``, "true" or "false", as it is to ``user``."""
-    return Notice.objects.annotate(
+def notices_for(user: Any, *, only_unread: bool = False) -> QuerySet[Notice, Any]:
+    """Return all notices, each with ``unread``, "true" or "false", as it is to ``user``.
+
+    Args:
+        only_unread: leave the others out where an index can, as the filter ``unread`` can't.
+    """
+    found = Notice.objects.filter(_news_to(user)) if only_unread else Notice.objects.all()
+    return found.annotate(
         unread=Case(
             When(_news_to(user), then=Value("true")),
             default=Value("false"),

@@ -47,6 +47,8 @@ from workbench.trail import record_event
 logger = logging.getLogger(__name__)
 
 LONGEST_URL = 500
+# Every notice is sent to each of them, and one page shows them all.
+MOST_WEBHOOKS = 20
 TIMEOUT_S = 5.0
 # One try at once and seven after these waits: 22 hours and 21 minutes in all.
 WAITS = (
@@ -189,9 +191,11 @@ def add_webhook(*, url: str, kinds: Sequence[NoticeKind], actor: Any, at: dateti
     """Store a webhook that is told of these kinds from now on; of all kinds where none is named.
 
     Raises:
-        BadWebhook: the address can't be one.
+        BadWebhook: the address can't be one, or there are ``MOST_WEBHOOKS`` already.
     """
     checked = checked_url(url)
+    if active_webhooks().count() >= MOST_WEBHOOKS:
+        raise BadWebhook(f"there are {MOST_WEBHOOKS} webhooks, and no more are told; remove one")
     with transaction.atomic():
         webhook: Webhook = Webhook.objects.create(
             url=checked, kinds=[kind.value for kind in kinds], created_by=actor, created_at=at

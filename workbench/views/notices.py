@@ -95,8 +95,9 @@ def notices(request: HttpRequest) -> HttpResponse:
     """Show the notices, newest first; ``?kind=`` and ``?unread=true`` choose among them."""
     # Read before the list: what comes between the two stays unread.
     newest = newest_notice()
+    found = notices_for(request.user, only_unread=request.GET.get("unread") == "true")
     try:
-        page = page_of(notices_for(request.user), listing=LISTING, query=request.GET.dict())
+        page = page_of(found, listing=LISTING, query=request.GET.dict())
     except BadListQuery as bad:
         raise Http404(str(bad)) from bad
     return render_page(
