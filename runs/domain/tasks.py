@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
@@ -83,6 +83,11 @@ class TaskSpec:
         )
 
 
+_CANONICAL = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
+
+
 def content_sha256(value: Any) -> str:
     """Return the hex sha256 of the canonical JSON of ``value`` (sorted keys, no spaces, UTF-8).
 
@@ -90,9 +95,7 @@ def content_sha256(value: Any) -> str:
         ValueError: ``value`` holds NaN or an infinity.
         TypeError: ``value`` holds something JSON has no form for.
     """
-    text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-    )
+    text = _CANONICAL.encode(value)
     # Task text may hold lone surrogates (JSON "\ud800"): they must hash, not crash.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -100,6 +103,43 @@ def content_sha256(value: Any) -> str:
 def tasks_sha256(tasks: Iterable[TaskSpec]) -> str:
     """Return the hex sha256 of a set of tasks, whatever their order."""
     return content_sha256(sorted(task.sha256 for task in tasks))
+
+
+# What ``task_values`` holds, in its order.
+TASK_VALUES = (
+    "key", "prompt", "kind", "checker", "gold_skills", "reference", "tags", "sha256",
+)  # fmt: skip
+
+
+def task_values(task: TaskSpec) -> list[Any]:
+    """Return the task as plain JSON values from which ``task_of_values`` makes it again."""
+    return [
+        task.key,
+        task.prompt,
+        task.kind.value,
+        task.checker,
+        list(task.gold_skills),
+        task.reference,
+        list(task.tags),
+        task.sha256,
+    ]
+
+
+def task_of_values(values: Sequence[Any]) -> TaskSpec:
+    """Return the task of ``task_values``, whose hash is taken as it stands there."""
+    key, prompt, kind, checker, gold_skills, reference, tags, sha256 = values
+    task = TaskSpec(
+        key=key,
+        prompt=prompt,
+        kind=Kind(kind),
+        checker=checker,
+        gold_skills=tuple(gold_skills),
+        reference=reference,
+        tags=tuple(tags),
+    )
+    # Hashing takes as long as all else of reading a task does.
+    vars(task)["sha256"] = sha256
+    return task
 
 
 def reference_reply(task: TaskSpec) -> str | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Max
 
 from runs.domain.partitions import choose_partition
@@ -17,6 +17,8 @@ from workbench.kernel.identity import sha256_of
 
 # Tasks in memory at once while a suite is stored.
 _BATCH = 500
+_TEXTS = ("key", "prompt", "kind", "sha256")
+_VALUES = ("checker", "gold_skills", "tags")
 _FOUND_OUT = ("checker_isolation", "not_split_because")
 
 
@@ -62,10 +64,31 @@ def store_rows(*, slug: str, sha256: str, rows: Iterable[Mapping[str, Any]]) -> 
             return stored
         last = Benchmark.objects.filter(slug=slug).aggregate(n=Max("number"))["n"] or 0
         benchmark = Benchmark.objects.create(slug=slug, number=last + 1, sha256=sha256)
-        waiting = iter(rows)
-        while batch := [Task(benchmark=benchmark, **row) for row in islice(waiting, _BATCH)]:
-            Task.objects.bulk_create(batch)
+        _insert(benchmark, iter(rows))
     return benchmark
+
+
+def _insert(benchmark: Benchmark, rows: Iterator[Mapping[str, Any]]) -> None:
+    """Insert the tasks without a model instance each, which would take most of the time."""
+    fields: list[Any] = [Task._meta.get_field(name) for name in ("benchmark", *_TEXTS, *_VALUES)]
+    values = fields[-len(_VALUES) :]
+    columns = [field.column for field in fields]
+    quoted = ", ".join(connection.ops.quote_name(column) for column in columns)
+    marks = ", ".join(["%s"] * len(columns))
+    table = connection.ops.quote_name(Task._meta.db_table)
+    with connection.cursor() as cursor:
+        while batch := list(islice(rows, _BATCH)):
+            cursor.executemany(
+                f"INSERT INTO {table} ({quoted}) VALUES ({marks})",
+                [
+                    (
+                        benchmark.pk,
+                        *(row[name] for name in _TEXTS),
+                        *(f.get_db_prep_save(row[f.name], connection) for f in values),
+                    )
+                    for row in batch
+                ],
+            )
 
 
 def suite_lines(benchmark: Benchmark) -> Iterator[str]:

@@ -9,7 +9,7 @@ import tempfile
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,9 +22,10 @@ from django.utils import timezone
 
 from runs.domain.suites import SUITE_NAMES, comparator_of
 from runs.domain.taskfiles import Code, Format, Problem, TaskStream
+from runs.domain.tasks import TASK_VALUES, Kind, task_of_values, task_values
 from runs.models import Benchmark
 from runs.sandbox.grader import Grader, NoIsolation
-from runs.services.benchmarks import store_rows, task_row
+from runs.services.benchmarks import store_rows
 from runs.services.tasks import ReferenceCheck, ReferenceState, reference_check
 from skills.services.uploading import BadSlug, check_slug
 from workbench.jobs import Handle, JobFailed, request_job
@@ -42,8 +43,8 @@ FAILURES_SHOWN = 100
 LONGEST_FAILURE = 300
 # A file whose job never came to an end is gone after this.
 KEPT_FOR = timedelta(days=2)
-_COPY_BYTES = 1024 * 1024
 _REPORT_EVERY_S = 1.0
+_CHECKING = "Checking every reference"
 _PREFIX = "suite-"
 
 
@@ -117,8 +118,10 @@ def receive_suite(
     _remove_left_behind(now=at)
     path = settings.UPLOADS_DIR / f"{_PREFIX}{uuid.uuid4()}.jsonl"
     try:
-        _keep(file, path, file_name)
-        scanned = _scan(path, file_name, format)
+        with os.fdopen(
+            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii"
+        ) as kept:
+            scanned = _scan(_lines(file, file_name), kept, file_name, format)
         stored = Benchmark.objects.filter(slug=slug, sha256=scanned.sha256).first()
         if stored:
             path.unlink()
@@ -169,10 +172,10 @@ def _imported(handle: Handle, path: Path, open_grader: Callable[[], Grader]) -> 
     if stored is None:
         if not path.exists():
             raise JobFailed("The uploaded file is no longer there. Upload it again.")
-        # Not in memory: recorded cases may be many times the file.
-        with tempfile.TemporaryFile(dir=settings.UPLOADS_DIR, prefix=_PREFIX) as rows:
-            in_process = _grade(handle, path, rows, open_grader)
-            stored = _store(job, rows, at=timezone.now())
+            # Not in memory: recorded cases may be many times the file.
+        with tempfile.TemporaryFile(dir=settings.UPLOADS_DIR, prefix=_PREFIX) as recorded:
+            in_process = _grade(handle, path, recorded, open_grader)
+            stored = _store(job, path, recorded, at=timezone.now())
     else:
         in_process = 0
     return {
@@ -195,51 +198,59 @@ class _Scanned:
     notices: tuple[Problem, ...]
 
 
-def _keep(file: IO[bytes], path: Path, file_name: str) -> None:
-    """Copy ``file`` to ``path``, which only its owner can read, unpacked and counted."""
+def _lines(file: IO[bytes], file_name: str) -> Iterator[bytes]:
+    """Yield the lines of ``file``, unpacked and counted.
+
+    Raises:
+        FileTooLarge: there is more than is taken.
+        TaskFileRefused: it can't be unpacked.
+    """
     source = gzip.GzipFile(fileobj=file) if file_name.endswith(".gz") else file
-    said = f"it has more than {MAX_FILE_BYTES // 2**20} MB; split it into several suites"
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as kept:
-        left = MAX_FILE_BYTES
-        try:
-            while block := source.read(_COPY_BYTES):
-                left -= len(block)
-                if left < 0:
-                    raise FileTooLarge(said)
-                kept.write(block)
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise TaskFileRefused([_unpackable(file_name, str(error))]) from error
+    left = MAX_FILE_BYTES
+    try:
+        # Never a longer line than may still come.
+        while line := source.readline(left + 1):
+            left -= len(line)
+            if left < 0:
+                raise FileTooLarge(
+                    f"it has more than {MAX_FILE_BYTES // 2**20} MB; split it into several suites"
+                )
+            yield line
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        why = str(error) or "it ends too early"
+        raise TaskFileRefused(
+            [
+                Problem(
+                    path=file_name,
+                    line=0,
+                    code=Code.UNREADABLE,
+                    field="",
+                    reason=f"can't be unpacked: {why}",
+                    fix="Check that it is a whole gzip file, or upload it unpacked.",
+                )
+            ]
+        ) from error
 
 
-def _unpackable(file_name: str, why: str) -> Problem:
-    return Problem(
-        path=file_name,
-        line=0,
-        code=Code.UNREADABLE,
-        field="",
-        reason=f"can't be unpacked: {why or 'it ends too early'}",
-        fix="Check that it is a whole gzip file, or upload it unpacked.",
-    )
-
-
-def _scan(path: Path, file_name: str, format: Format | None) -> _Scanned:
-    """Return what the file holds, of which no more is kept than each task's hash."""
+def _scan(lines: Iterable[bytes], kept: IO[str], file_name: str, format: Format | None) -> _Scanned:
+    """Write each task to ``kept`` and return what there is; in memory are only their hashes."""
     problems: list[Problem] = []
     notices: list[Problem] = []
     hashes: list[str] = []
-    with path.open("rb") as lines:
-        stream = TaskStream(lines, path=file_name, format=format)
-        for found in stream:
-            if not isinstance(found, Problem):
-                hashes.append(found.sha256)
-                if len(hashes) > MAX_TASKS:
-                    raise FileTooLarge(f"it has more than {MAX_TASKS:,} tasks; split it")
-            elif found.fatal:
-                problems.append(found)
-                if len(problems) == MAX_PROBLEMS:
-                    raise TaskFileRefused(problems, cut=True)
-            elif len(notices) < MAX_PROBLEMS:
-                notices.append(found)
+    stream = TaskStream(lines, path=file_name, format=format)
+    for found in stream:
+        if not isinstance(found, Problem):
+            hashes.append(found.sha256)
+            if len(hashes) > MAX_TASKS:
+                raise FileTooLarge(f"it has more than {MAX_TASKS:,} tasks; split it")
+            if not problems:
+                kept.write(json.dumps(task_values(found)) + "\n")
+        elif found.fatal:
+            problems.append(found)
+            if len(problems) == MAX_PROBLEMS:
+                raise TaskFileRefused(problems, cut=True)
+        elif len(notices) < MAX_PROBLEMS:
+            notices.append(found)
     if problems or stream.format is None:
         raise TaskFileRefused(problems)
     return _Scanned(stream.format, len(hashes), sha256_of(sorted(hashes)), tuple(notices))
@@ -257,53 +268,53 @@ def _remove_left_behind(*, now: datetime) -> None:
 # --- grading and storing --------------------------------------------------------
 
 
-def _grade(handle: Handle, path: Path, rows: IO[bytes], open_grader: Callable[[], Grader]) -> int:
-    """Write each task's columns to ``rows``; return how many are checked beside the program.
+def _grade(
+    handle: Handle, path: Path, recorded: IO[bytes], open_grader: Callable[[], Grader]
+) -> int:
+    """Write the checker of each code task to ``recorded``, in the file's order.
+
+    Returns how many are checked beside the program.
 
     Raises:
         JobFailed: a reference fails, or can't be graded here.
     """
     params = handle.job.params
-    format = Format(params["format"])
-    comparator = comparator_of(format)
+    comparator = comparator_of(Format(params["format"]))
     failed: list[ReferenceCheck] = []
     n_failed = in_process = 0
     reported = 0.0
     grader = open_grader()
-    with path.open("rb") as lines:
-        tasks = (
-            task
-            for task in TaskStream(lines, path="", format=format)
-            if not isinstance(task, Problem)
-        )
-        for finished, task in enumerate(tasks):
-            if (clock := time.monotonic()) - reported > _REPORT_EVERY_S:
-                reported = clock
-                handle.report(
-                    finished=finished, steps=params["tasks"], note="Checking every reference"
-                )
-            try:
-                check = reference_check(task=task, comparator=comparator, grader=grader)
-            except NoIsolation as error:
-                raise JobFailed(
-                    f"Nothing was stored: programs can't be graded on this machine. {error}"
-                ) from error
-            if check.state is ReferenceState.NOT_GRADED:
-                raise JobFailed(
-                    f"Nothing was stored: this machine could not grade the reference of task "
-                    f"{check.key}: {check.message}. `manage.py doctor` says what is missing; "
-                    "then upload the file again."
-                )
-            in_process += check.in_process
-            if check.state is ReferenceState.FAILED:
-                n_failed += 1
-                failed += [check] if len(failed) < FAILURES_SHOWN else []
-            elif not n_failed:
-                rows.write(json.dumps(task_row(task, check.checker)).encode() + b"\n")
+    for finished, task in enumerate(map(task_of_values, _kept(path))):
+        if (clock := time.monotonic()) - reported > _REPORT_EVERY_S:
+            reported = clock
+            handle.report(finished=finished, steps=params["tasks"], note=_CHECKING)
+        try:
+            check = reference_check(task=task, comparator=comparator, grader=grader)
+        except NoIsolation as error:
+            raise JobFailed(
+                f"Nothing was stored: programs can't be graded on this machine. {error}"
+            ) from error
+        if check.state is ReferenceState.NOT_GRADED:
+            raise JobFailed(
+                "Nothing was stored: this machine could not grade the reference of task "
+                f"{check.key}: {check.message}. `manage.py doctor` says what is missing; "
+                "then upload the file again."
+            )
+        in_process += check.in_process
+        if check.state is ReferenceState.FAILED:
+            n_failed += 1
+            failed += [check] if len(failed) < FAILURES_SHOWN else []
+        elif task.kind is Kind.CODE and not failed:
+            recorded.write(json.dumps(check.checker).encode() + b"\n")
     if failed:
         raise JobFailed(_failures(failed, n_failed, params["tasks"]))
     handle.report(finished=params["tasks"], steps=params["tasks"], note="Storing the tasks")
     return in_process
+
+
+def _kept(path: Path) -> Iterator[list[Any]]:
+    with path.open(encoding="ascii") as lines:
+        yield from map(json.loads, lines)
 
 
 def _failures(failed: list[ReferenceCheck], count: int, tasks: int) -> str:
@@ -318,12 +329,17 @@ def _failures(failed: list[ReferenceCheck], count: int, tasks: int) -> str:
     return "\n".join(lines)
 
 
-def _store(job: Job, rows: IO[bytes], *, at: datetime) -> Benchmark:
-    rows.seek(0)
+def _store(job: Job, path: Path, recorded: IO[bytes], *, at: datetime) -> Benchmark:
+    recorded.seek(0)
+    rows = (
+        {
+            **dict(zip(TASK_VALUES, values, strict=True)),
+            **({"checker": json.loads(recorded.readline())} if values[2] == Kind.CODE else {}),
+        }
+        for values in _kept(path)
+    )
     with transaction.atomic():
-        stored = store_rows(
-            slug=job.subject, sha256=job.params["sha256"], rows=map(json.loads, rows)
-        )
+        stored = store_rows(slug=job.subject, sha256=job.params["sha256"], rows=rows)
         record_event(
             actor=job.actor,
             verb="suite.uploaded",

@@ -25,7 +25,13 @@ from workbench.management.benchmarks.rows import (
     number,
     ratios,
 )
-from workbench.management.benchmarks.sides import SideFailed, compare, measure, open_side
+from workbench.management.benchmarks.sides import (
+    SideFailed,
+    against_published,
+    compare,
+    measure,
+    open_side,
+)
 from workbench.management.commands import benchmarks
 
 PER_SECOND = Unit("programs/s", rate=True)
@@ -176,6 +182,7 @@ def test_json_of_a_measured_row() -> None:
         "ratio": {"median": 3, "low": 2.5, "high": 3.5},
         "goal": 2,
         "status": "met",
+        "remark": "",
         "reason": "",
         "limits": "The abacus is wood.",
     }
@@ -226,6 +233,21 @@ def test_ours_is_measured_without_the_peer() -> None:
     assert measured.ours == Spread(1.0, 1.0, 1.0)
     assert measured.status is Status.NO_PEER
     assert measured.reason == ("peer not installed: python3 manage.py benchmarks --install-peers")
+
+
+def test_a_published_figure_stands_beside_rounds_of_ours_alone() -> None:
+    published = comparison(published=0.006, remark=lambda result: f"it came to {result}")
+    turns = scripted([], "a", 9.0, 0.001, 0.002, 0.003)
+    measured = against_published(published, row(), lambda n: (turns(n)[0], None), 0.006)
+    # 6 ms over 1, 2 and 3 ms.
+    assert measured.ratio == Spread(3.0, 2.0, 6.0)
+    assert measured.theirs == Spread(6.0, 6.0, 6.0)
+    assert measured.status is Status.MET
+    assert "it came to None" in measured.text()
+    undone = comparison(published=0.006, agree=lambda ours, theirs: False)
+    refused = against_published(undone, row(), scripted([], "a", 9.0, 0.1, 0.1, 0.1), 0.006)
+    assert refused.status is Status.FAILED
+    assert "ours did not do the job" in refused.reason
 
 
 def test_a_side_that_fails_in_a_round_fails_the_row() -> None:
@@ -371,7 +393,7 @@ def test_peers_that_cannot_be_installed_end_the_command(monkeypatch: pytest.Monk
 def test_every_comparison_names_jobs_that_exist_and_its_limits() -> None:
     for each in COMPARISONS:
         assert each.our_job in ours.JOBS
-        assert each.peer_job in peers.JOBS
+        assert (each.peer_job in peers.JOBS) == (each.published is None)
         assert each.limits.endswith(".")
     assert len(BY_NAME) == len(COMPARISONS)
 

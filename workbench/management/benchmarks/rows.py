@@ -78,6 +78,7 @@ class Row:
         ratio: how many times as fast ours is, from the rounds pair by pair.
         goal: the least ratio wanted; None for information only.
         limits: what isn't equal between the sides.
+        remark: what else was measured of ours, such as memory; empty where nothing was.
         reason: why there is no ratio; empty where there is one.
         missing_peer: whether that is because the peer isn't installed.
     """
@@ -92,6 +93,7 @@ class Row:
     ours: Spread | None = None
     theirs: Spread | None = None
     ratio: Spread | None = None
+    remark: str = ""
     reason: str = ""
     missing_peer: bool = False
 
@@ -119,6 +121,7 @@ class Row:
             "ratio": self.ratio.to_json() if self.ratio else None,
             "goal": self.goal,
             "status": self.status.value,
+            "remark": self.remark,
             "reason": self.reason,
             "limits": self.limits,
         }
@@ -129,6 +132,7 @@ class Row:
             f"{self.name}: {self.job}",
             _line("peer", f"{self._figure(self.theirs)}  {self.peer}"),
             _line("ours", f"{self._figure(self.ours)}  {self.version}"),
+            *([_line("", self.remark)] if self.remark else []),
             _line("ratio", self._ratio_text()),
             _line("limits", self.limits),
         ]

@@ -166,7 +166,8 @@ def compare(comparison: Comparison, *, data_folder: Path) -> Row:
         goal=comparison.goal,
         limits=comparison.limits,
     )
-    missing = comparison.needs_peers and not peers_installed()
+    published = comparison.published is not None
+    missing = published or (comparison.needs_peers and not peers_installed())
     data_folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         folder = Path(
@@ -186,6 +187,8 @@ def compare(comparison: Comparison, *, data_folder: Path) -> Row:
         if not missing:
             row = replace(row, peer=f"{row.peer} {sides[1].version}")
         row = replace(row, version=sides[0].version)
+        if comparison.published is not None:
+            return against_published(comparison, row, sides[0].turn, comparison.published)
         return measure(comparison, row, [side.turn for side in sides])
 
 
@@ -197,6 +200,32 @@ def _python_of(comparison: Comparison) -> str:
 
 
 Turns = Callable[[int], tuple[float, Any]]
+
+
+def against_published(
+    comparison: Comparison, row: Row, turn: Callable[[int], tuple[float, Any]], seconds: float
+) -> Row:
+    """Return ``row`` with our figures of some rounds beside the ``seconds`` that are published."""
+    try:
+        turn(0)
+        began = time.monotonic()
+        taken: list[float] = []
+        for number in range(1, comparison.rounds + 1):
+            seconds_taken, result = turn(number)
+            taken.append(seconds_taken)
+            if number >= _FEWEST_ROUNDS and time.monotonic() - began > ROW_BUDGET_S:
+                break
+    except SideFailed as failure:
+        return replace(row, reason=str(failure))
+    row = replace(
+        row,
+        ours=Spread.of([row.unit.figure(value) for value in taken]),
+        theirs=Spread.of([row.unit.figure(seconds)]),
+        remark=comparison.remark(result),
+    )
+    if not comparison.agree(result, None):
+        return replace(row, reason=f"no ratio, ours did not do the job: {result}")
+    return replace(row, ratio=Spread.of([seconds / value for value in taken]))
 
 
 def measure(comparison: Comparison, row: Row, sides: list[Turns]) -> Row:
