@@ -8,7 +8,7 @@ import secrets
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from csp.constants import NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
@@ -254,20 +254,26 @@ ALLOW_UNSANDBOXED = env.bool("WORKBENCH_ALLOW_UNSANDBOXED", False)
 
 # --- what leaves the workbench ------------------------------------------------
 
-# smtp://USER:PASSWORD@HOST:PORT, with ?tls=true (STARTTLS) or ?ssl=true; unset means no mail.
+# smtp+tls:// (STARTTLS), smtp+ssl:// or smtp:// and USER:PASSWORD@HOST:PORT; unset means no mail.
 SMTP_URL = env.str("WORKBENCH_SMTP_URL", "")
 MAIL_FROM = env.str("WORKBENCH_MAIL_FROM", "")
-if SMTP_URL and not MAIL_FROM:
-    raise ImproperlyConfigured(
-        "WORKBENCH_SMTP_URL is set without WORKBENCH_MAIL_FROM, the address mails come from"
-    )
 if SMTP_URL:
-    _SMTP = env.dj_email_url("WORKBENCH_SMTP_URL")
+    _smtp = urlsplit(SMTP_URL)
+    _SMTP_PORTS = {"smtp": 25, "smtp+tls": 587, "smtp+ssl": 465}
+    if _smtp.scheme not in _SMTP_PORTS or not _smtp.hostname or _smtp.query:
+        raise ImproperlyConfigured(
+            "WORKBENCH_SMTP_URL must be smtp+tls://USER:PASSWORD@HOST:PORT, or the same with "
+            "smtp+ssl:// or smtp:// (a password with @ or / in it is percent-encoded)"
+        )
+    if not MAIL_FROM:
+        raise ImproperlyConfigured(
+            "WORKBENCH_SMTP_URL is set without WORKBENCH_MAIL_FROM, the address mails come from"
+        )
     EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
-    EMAIL_HOST, EMAIL_PORT = _SMTP["EMAIL_HOST"], _SMTP["EMAIL_PORT"] or 25
-    EMAIL_HOST_USER = _SMTP["EMAIL_HOST_USER"] or ""
-    EMAIL_HOST_PASSWORD = _SMTP["EMAIL_HOST_PASSWORD"] or ""
-    EMAIL_USE_TLS, EMAIL_USE_SSL = _SMTP["EMAIL_USE_TLS"], _SMTP["EMAIL_USE_SSL"]
+    EMAIL_HOST, EMAIL_PORT = _smtp.hostname, _smtp.port or _SMTP_PORTS[_smtp.scheme]
+    EMAIL_HOST_USER = unquote(_smtp.username or "")
+    EMAIL_HOST_PASSWORD = unquote(_smtp.password or "")
+    EMAIL_USE_TLS, EMAIL_USE_SSL = _smtp.scheme == "smtp+tls", _smtp.scheme == "smtp+ssl"
     DEFAULT_FROM_EMAIL = MAIL_FROM
 EMAIL_TIMEOUT = 5
 # Hosts that a webhook may name; see workbench/notices/webhooks.py for what an entry means.

@@ -248,3 +248,37 @@ def test_a_sqlite_database_by_address_is_opened_like_the_embedded_one(tmp_path: 
     script = SETTINGS + "print(settings.DATABASES['default']['OPTIONS']['transaction_mode'])"
     url = f"sqlite:///{tmp_path}/other.sqlite3"
     assert python(tmp_path, "-c", script, DATABASE_URL=url).stdout == "IMMEDIATE\n"
+
+
+MAIL = SETTINGS + (
+    "print(settings.EMAIL_HOST, settings.EMAIL_PORT, settings.EMAIL_HOST_USER,"
+    " settings.EMAIL_HOST_PASSWORD, settings.EMAIL_USE_TLS, settings.EMAIL_USE_SSL)"
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "read"),
+    [
+        ("smtp+tls://me%40x:p%2Fw@mail.example", "mail.example 587 me@x p/w True False"),
+        ("smtp+ssl://me:pw@mail.example:4465", "mail.example 4465 me pw False True"),
+        ("smtp://mail.example", "mail.example 25   False False"),
+    ],
+)
+def test_the_address_of_the_mail_server_says_how_it_is_spoken_to(
+    tmp_path: Path, url: str, read: str
+) -> None:
+    done = python(
+        tmp_path, "-c", MAIL, WORKBENCH_SMTP_URL=url, WORKBENCH_MAIL_FROM="w@example.org"
+    )
+    assert done.stdout.strip() == read, done.stderr
+
+
+@pytest.mark.parametrize("url", ["smtps://mail.example", "smtp://mail.example?tls=true", "mail:25"])
+def test_a_mail_server_that_might_be_told_a_password_in_the_clear_is_refused(
+    tmp_path: Path, url: str
+) -> None:
+    done = python(
+        tmp_path, "-c", MAIL, WORKBENCH_SMTP_URL=url, WORKBENCH_MAIL_FROM="w@example.org"
+    )
+    assert done.returncode
+    assert "WORKBENCH_SMTP_URL must be smtp+tls://" in done.stderr
