@@ -6,7 +6,7 @@ from pathlib import Path
 
 from django.utils import timezone
 
-from runs.models import Benchmark, ExperimentDraft
+from runs.models import Benchmark, Experiment, ExperimentDraft
 from runs.services.drafting import create_draft
 from runs.services.launching import (
     ESTIMATE_TASK,
@@ -59,6 +59,12 @@ def work_off(job: Job) -> Job:
         perform(job.uid, lambda h: start_draft(h, open_grader=grader))
     job.refresh_from_db()
     return job
+
+
+def experiment_of(job: Job) -> Experiment:
+    """Return the experiment that a start came to."""
+    assert job.result is not None, job.problem
+    return Experiment.objects.get(slug=job.result["slug"])
 
 
 def estimate(draft: ExperimentDraft) -> Job:

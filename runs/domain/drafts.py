@@ -181,9 +181,14 @@ def write_form(form: DraftForm, *, endpoints: Sequence[EndpointChoice]) -> Writt
     for n, group in enumerate(form.benchmarks):
         values = _values(group, BENCHMARK, f"benchmark-{n}-", faults)
         partition = {k: values.pop(k) for k in ("size", "seed") if k in values}
-        benchmarks.append({**values, **({"partition": partition} if partition else {})})
-    cells = [_values(group, CELL, f"cell-{n}-", faults) for n, group in enumerate(form.cells)]
-    data = {"schema": 1, **top, "model": models, "benchmark": benchmarks, "cell": cells}
+        whole = {"suite": "", **values}
+        benchmarks.append({**whole, **({"partition": partition} if partition else {})})
+    # What is needed and was left empty is written as empty: its line tells the field.
+    cells = [
+        {"library": "", **_values(group, CELL, f"cell-{n}-", faults)}
+        for n, group in enumerate(form.cells)
+    ]
+    data = {"schema": 1, "slug": "", **top, "model": models, "benchmark": benchmarks, "cell": cells}
     text, places = _written({**data, **({"budget": budget} if budget else {})})
     fields = {}
     for line, (table, index, key) in places.items():
@@ -205,8 +210,7 @@ def _model(
     name = values.pop("endpoint", "")
     endpoint = next((one for one in endpoints if one.name == name), None)
     if endpoint is None:
-        faults.append(FieldFault(f"{prefix}endpoint", "choose one of the endpoints"))
-        return values
+        return {"id": values.pop("id", ""), "base_url": "", **values}
     configured = next((one for one in endpoint.models if one.id == values.get("id")), None)
     known = {
         key: getattr(configured, key)

@@ -15,7 +15,7 @@ from typing import Any
 from runs.domain.drafts import EndpointChoice
 from runs.domain.plan import InvalidExperiment, Problem, line_of, named_in
 from runs.domain.suites import SUITE_NAMES
-from runs.services.offering import endpoint_choices, suite_choices
+from runs.services.offering import endpoint_choices, library_choices, suite_choices
 from runs.services.preparing import POOLS
 from runs.services.tasks import UnknownSource
 from skills.services.libraries import LibraryMissing, LibraryQuarantined, current_library
@@ -34,7 +34,7 @@ def check_names(*, text: str, path: str, trusted: bool = True) -> None:
     Raises:
         InvalidExperiment: naming each place by line, and its fix.
     """
-    problems = [*_suites(text, trusted=trusted), *_libraries(text)]
+    problems = [*_suites(text, trusted=trusted), *_libraries(text, trusted=trusted)]
     if not trusted:
         problems += _endpoints(text)
     if problems:
@@ -58,13 +58,17 @@ def _suites(text: str, *, trusted: bool) -> Iterator[Problem]:
             yield Problem(line, str(UnknownSource(source)))
 
 
-def _libraries(text: str) -> Iterator[Problem]:
+def _libraries(text: str, *, trusted: bool) -> Iterator[Problem]:
     for slug, line in named_in(text, table="cell", key="library"):
         if slug in POOLS:  # imported when the experiment is prepared
             continue
         try:
             current_library(slug)
-        except (LibraryMissing, LibraryQuarantined) as error:
+        except LibraryMissing as error:
+            known = ", ".join(one.name for one in library_choices())
+            here = f"there is no library '{slug}' here; upload it first, or choose one of {known}"
+            yield Problem(line, str(error) if trusted else here)
+        except LibraryQuarantined as error:
             yield Problem(line, str(error))
 
 

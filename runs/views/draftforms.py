@@ -79,6 +79,13 @@ _CONTROLS = {
     "schema_empty": "schema_empty: nothing, though the tool is there",
 }
 _POLICIES = {"censor": "leaves its pair out", "incorrect": "counts as a wrong answer"}
+# What to do where a needed field was left empty.
+_EMPTY = {
+    "endpoint": "choose one of the endpoints",
+    "id": "type its name",
+    "suite": "choose one of the suites",
+    "library": "choose one of the libraries",
+}
 _TITLES = {"model": "Model", "benchmark": "Benchmark", "cell": "Cell"}
 _RARE = {
     "": ("preset", "replicates", "seed", "failure_policy"),
@@ -201,8 +208,11 @@ def faults_of(
     told = {fault.name for fault in faults}
     for problem in problems:
         name = fields.get(problem.line or 0, "slug")
-        if name not in told:  # it follows from what is told already
-            found.append(Fault(name, problem.message))
+        if name in told:  # it follows from what is told already
+            continue
+        told.add(name)
+        empty = _EMPTY.get(name.rpartition("-")[2]) if "is blank" in problem.message else None
+        found.append(Fault(name, empty or problem.message))
     return tuple(
         Fault(fault.field, f"{_where(fault.field)}: {fault.text}") for fault in dict.fromkeys(found)
     )

@@ -43,7 +43,7 @@ from runs.services.launching import (
     request_start,
 )
 from tests import drafts
-from tests.drafts import TOML, estimate, make_draft, start, store_suite
+from tests.drafts import TOML, estimate, experiment_of, make_draft, start, store_suite
 from tests.experiments import make_spec, plan, run_left, write_tasks
 from tests.factories import make_user
 from workbench.kernel.chat import EndpointFault
@@ -292,7 +292,7 @@ def test_an_experiment_from_a_file_of_the_command_line_is_cloned_from_its_plan(
 
 
 def test_a_started_draft_is_cloned_with_its_comments() -> None:
-    experiment = Experiment.objects.get(slug=start(make_draft("# why\n" + TOML)).result["slug"])
+    experiment = experiment_of(start(make_draft("# why\n" + TOML)))
     clone = clone_experiment(experiment=experiment, actor=None, at=timezone.now())
     assert clone.toml == "# why\n" + TOML.replace("panel", "panel-2")
 
@@ -323,7 +323,7 @@ def test_an_estimate_plans_nothing_and_says_what_it_will_take() -> None:
     assert found.calls == Call.objects.count() * 6
     # Only the 12 pairs of the cell whose tool returns skills can have one returned.
     assert found.expected_n_cond <= 12
-    cost = sum(Call.objects.values_list("cost", flat=True))
+    cost = sum(call.cost or 0 for call in Call.objects.all())
     assert found.cost == pytest.approx(cost * 6)
     assert (found.cost_unknown, found.over_budget) == ("", ())
     assert not is_outdated(found, draft)
@@ -333,7 +333,9 @@ def test_an_estimate_plans_nothing_and_says_what_it_will_take() -> None:
 
 def test_an_estimate_says_what_is_unknown_and_what_exceeds_the_budget() -> None:
     toml = TOML.replace("price_in = 1\nprice_out = 2\n", "")
-    found = estimate_from(estimate(make_draft(toml + "\n[budget]\ncalls = 10\n")).result)
+    result = estimate(make_draft(toml + "\n[budget]\ncalls = 10\n")).result
+    assert result is not None
+    found = estimate_from(result)
     assert found.cost is None
     assert found.cost_unknown == "no price is given for scripted"
     (over,) = found.over_budget
@@ -344,7 +346,7 @@ def test_a_start_after_an_estimate_repeats_no_call(tmp_path: Path) -> None:
     draft = make_draft()
     estimate(draft)
     probed = set(Call.objects.values_list("pk", flat=True))
-    experiment = Experiment.objects.get(slug=start(draft).result["slug"])
+    experiment = experiment_of(start(draft))
     run_left(experiment)
     assert experiment.status == ExperimentStatus.FINISHED
     after_probe = list(Call.objects.values_list("subject", "step", "try_number"))
@@ -437,7 +439,7 @@ def test_a_start_that_was_killed_goes_on_where_it_stopped(
 ) -> None:
     """Killed between the chunks of the plan, and after the start: the rows are the same."""
     monkeypatch.setattr(planning, "PAIRS_AT_ONCE", 5)  # 12 pairs: three transactions
-    undisturbed = Experiment.objects.get(slug=start(make_draft()).result["slug"])
+    undisturbed = experiment_of(start(make_draft()))
     expected = rows_of(undisturbed)
     wipe(undisturbed)
     draft = make_draft()
