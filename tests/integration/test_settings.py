@@ -267,9 +267,7 @@ MAIL = SETTINGS + (
 def test_the_address_of_the_mail_server_says_how_it_is_spoken_to(
     tmp_path: Path, url: str, read: str
 ) -> None:
-    done = python(
-        tmp_path, "-c", MAIL, WORKBENCH_SMTP_URL=url, WORKBENCH_MAIL_FROM="w@example.org"
-    )
+    done = python(tmp_path, "-c", MAIL, WORKBENCH_SMTP_URL=url, WORKBENCH_MAIL_FROM="w@example.org")
     assert done.stdout.strip() == read, done.stderr
 
 
@@ -277,8 +275,6 @@ def test_the_address_of_the_mail_server_says_how_it_is_spoken_to(
 def test_a_mail_server_that_might_be_told_a_password_in_the_clear_is_refused(
     tmp_path: Path, url: str
 ) -> None:
-    done = python(
-        tmp_path, "-c", MAIL, WORKBENCH_SMTP_URL=url, WORKBENCH_MAIL_FROM="w@example.org"
-    )
+    done = python(tmp_path, "-c", MAIL, WORKBENCH_SMTP_URL=url, WORKBENCH_MAIL_FROM="w@example.org")
     assert done.returncode
     assert "WORKBENCH_SMTP_URL must be smtp+tls://" in done.stderr
