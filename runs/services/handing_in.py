@@ -35,7 +35,7 @@ PUSH_TASK = "runs.push_rows"
 # A file whose job has ended is of no more use; a retry after a crash still finds it.
 KEPT_FOR = timedelta(hours=1)
 # Problems that a person is shown; programs get them all, up to LISTED.
-SHOWN = 50
+SHOWN = 20
 LISTED = 10_000
 
 

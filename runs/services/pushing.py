@@ -63,7 +63,7 @@ from runs.models import (
 )
 from runs.models import ArmSpec as StoredArmSpec
 from runs.services.benchmarks import store_partition
-from workbench.kernel.identity import sha256_of, uid_for
+from workbench.kernel.identity import canonical_json, sha256_of, sha256_of_text, uid_for
 from workbench.kernel.leases import LeaseState
 from workbench.trail import record_event
 
@@ -89,6 +89,8 @@ CHUNK = 250
 
 _LARGEST_INT = 2**31 - 1
 _TOO_MANY = f"it has more than {MOST_ROWS:,} rows; push it in parts, each under a slug of its own"
+# What a row says; where it stood in its file is no part of it.
+_FIELDS = tuple(field.name for field in fields(RunRow) if field.name != "line")
 _LONGEST = {"task": 200, "source": 200}
 
 
@@ -183,12 +185,17 @@ def read_push(
         raise BadPush("it holds no runs; each row is one run of one arm")
     if len(file.rows) > MOST_ROWS:
         raise BadPush(_TOO_MANY)
-    problems = [problem for row in file.rows for problem in _unstorable(row)]
+    texts = [canonical_json(_plain(row)) for row in file.rows]
+    problems = [
+        problem
+        for row, text in zip(file.rows, texts, strict=True)
+        for problem in _unstorable(row, text)
+    ]
     problems += _two_prompts(file.rows)
     if problems:
         raise BadRows(sorted(problems, key=lambda problem: problem.line))
     policy = failure_policy or FAILURE_POLICY_OF[preset]
-    digests = sorted(sha256_of(_plain(row)) for row in file.rows)
+    digests = sorted(map(sha256_of_text, texts))
     return Push(
         slug=slug,
         preset=preset,
@@ -302,7 +309,8 @@ def _at_most(lines: Iterable[str], most: int) -> Iterator[str]:
         yield line
 
 
-def _unstorable(row: RunRow) -> Iterator[Problem]:
+def _unstorable(row: RunRow, text: str) -> Iterator[Problem]:
+    """Yield what no column holds of the row, whose canonical JSON is ``text``."""
     for name, longest in _LONGEST.items():
         if len(getattr(row, name) or "") > longest:
             yield Problem(row.line, name, f"it has more than {longest} characters; shorten it")
@@ -310,9 +318,9 @@ def _unstorable(row: RunRow) -> Iterator[Problem]:
         number = getattr(row, name)
         if number is not None and not 0 <= number <= _LARGEST_INT:
             yield Problem(row.line, name, f"it is not between 0 and {_LARGEST_INT}")
-    for field in fields(row):
-        if _holds_nul(getattr(row, field.name)):
-            yield Problem(row.line, field.name, "it holds a NUL character; remove it")
+    for name in _FIELDS if r"\u0000" in text else ():
+        if _holds_nul(getattr(row, name)):
+            yield Problem(row.line, name, "it holds a NUL character; remove it")
     if row.outcome is None and row.error_class == NoResult.PENDING:
         yield Problem(
             row.line, "error_class", "this run isn't finished; push it when it is, or leave it out"
@@ -343,11 +351,9 @@ def _two_prompts(rows: Sequence[RunRow]) -> Iterator[Problem]:
 
 
 def _plain(row: RunRow) -> dict[str, Any]:
-    """Return what the row says in JSON values; where it stood is no part of it."""
-    values = {field.name: getattr(row, field.name) for field in fields(row)}
-    del values["line"]
+    """Return what the row says in JSON values."""
     return {
-        **values,
+        **{name: getattr(row, name) for name in _FIELDS},
         "skill_ids": list(row.skill_ids),
         "queries": list(row.queries),
         "cell": dict(row.cell),

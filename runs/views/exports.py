@@ -15,6 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
+from runs.domain.render import traits
 from runs.models import Cell, Experiment
 from runs.services.exporting import (
     EXPORT_LISTING,
@@ -208,8 +209,8 @@ def _cells(experiments: Sequence[str], chosen: Sequence[str]) -> tuple[Option, .
 
 def _about(cell: Cell) -> str:
     about = descriptor_of(cell)
-    named = (about.get(name) for name in ("model", "benchmark", "library", "control", "k"))
-    return " · ".join(str(value) for value in named if value is not None)
+    named = [about.get(name) for name in ("model", "benchmark", "library", "control")]
+    return " · ".join([str(value) for value in named if value is not None] + traits(about, ["k"]))
 
 
 def _row(job: Job) -> ExportRow:

@@ -196,7 +196,9 @@ def pair(request: HttpRequest, uid: UUID) -> HttpResponse:
             cell_url=cell_url,
             alike_url=f"{cell_url}?transition={transition}#pairs" if transition else "",
             transition=transition,
-            word="left out" if unequal else WORDS.get(transition, "no joint result yet"),
+            word="left out"
+            if unequal or (treatment.imported and not transition)
+            else WORDS.get(transition, "no joint result yet"),
             meaning=_unequal_meaning(unequal) if unequal else _meaning(transition),
             retrieved=_retrieved(runs.get(Arm.SE)),
             pushed=treatment.imported is not None,

@@ -38,7 +38,7 @@ class PushPage:
     problems: tuple[str, ...]
     problems_left_out: int
     largest_mb: int
-    most_rows: int
+    most_rows: str
 
 
 @takes_upload(LARGEST_BYTES)
@@ -102,6 +102,6 @@ def _form(
         problems=problems[:SHOWN],
         problems_left_out=max(0, len(problems) - SHOWN),
         largest_mb=LARGEST_BYTES // 1_000_000,
-        most_rows=MOST_ROWS,
+        most_rows=f"{MOST_ROWS:,}",
     )
     return render_page(request, "runs/push.html", page, status=status if faults else 200)

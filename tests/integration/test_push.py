@@ -428,7 +428,7 @@ def test_rows_that_cannot_be_used_are_all_named_and_none_is_stored(lead: Client)
     uid = send(lead, {"experiment": "elsewhere", "rows": rows}).json()["uid"]
     told = lead.get(reverse("api-job", kwargs={"uid": done_job(uid).uid})).json()
     assert told["state"] == "failed"
-    # Two of row 2 and one of each of sixty more: programs get all 62, people the first fifty.
+    # Two of row 2 and one of each of sixty more: programs get all 62, people the first twenty.
     problems = told["result"]["problems"]
     assert [(p["row"], p["column"]) for p in problems[:3]] == [(2, "task"), (2, "arm"), (3, "arm")]
     assert len(problems) == 62
@@ -436,7 +436,7 @@ def test_rows_that_cannot_be_used_are_all_named_and_none_is_stored(lead: Client)
     assert lines[0].startswith("Nothing was stored: 61 rows can't be used.")
     assert (lines[2], lines[-1]) == (
         "row 2, arm: 'SX' is no arm: SE (with skills) or SD (without)",
-        "... and 12 more",
+        "... and 42 more",
     )
     assert not Experiment.objects.exists()
 
@@ -611,7 +611,11 @@ ODD: list[dict[str, Any]] = [
 
 
 def test_every_page_shows_pushed_runs_whatever_their_rows_say(lead: Client) -> None:
-    rows: list[dict[str, Any]] = [*ODD, {"task": "one arm", "arm": "SE"}, *({**ROWS[0], "outcome": n} for n in (0, 1))]
+    rows: list[dict[str, Any]] = [
+        *ODD,
+        {"task": "one arm", "arm": "SE"},
+        *({**ROWS[0], "outcome": n} for n in (0, 1)),
+    ]
     rows = [{**row, "replicate": 1} for row in rows]
     experiment = pushed(rows)
     urls = [
