@@ -368,6 +368,17 @@ SECTIONS: tuple[Section, ...] = (
                 "What a token may be used for: read, write (experiments, skills and the like) or "
                 "people.",
             ),
+            Entry(
+                "idempotency_key",
+                "Idempotency key",
+                "A text that a program sends with a write, so that the write is done once however "
+                "often it is sent.",
+            ),
+            Entry(
+                "cursor",
+                "Cursor",
+                "Where a page of a long list begins: behind the last row of the page before it.",
+            ),
         ),
     ),
 )

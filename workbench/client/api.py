@@ -344,6 +344,30 @@ class Workbench:
         )
         return found
 
+    def request_export(
+        self,
+        kind: str,
+        format: str,
+        *,
+        experiments: Sequence[str] = (),
+        cells: Sequence[str] = (),
+    ) -> Export:
+        """Ask for an export; its ``uid`` is that of the job that writes it.
+
+        Args:
+            kind: runs, pairs, attempts or audit-events.
+            format: csv, jsonl or parquet.
+            experiments: slugs.
+            cells: only these, by ``sha12``.
+        """
+        body = {
+            "kind": kind,
+            "format": format,
+            "experiments": list(experiments),
+            "cells": list(cells),
+        }
+        return Export.of(self._http.write("POST", "exports/", body))
+
     def export(
         self,
         kind: str,
@@ -354,19 +378,13 @@ class Workbench:
         cells: Sequence[str] = (),
         timeout_s: float = 3600,
     ) -> Path:
-        """Write an export to the file ``to`` and return its path.
+        """Write an export to the file ``to`` and return its path; arguments as above.
 
         Raises:
             JobFailed: it could not be written.
             WorkbenchError: what arrived isn't what was written there.
         """
-        body = {
-            "kind": kind,
-            "format": format,
-            "experiments": list(experiments),
-            "cells": list(cells),
-        }
-        asked = Export.of(self._http.write("POST", "exports/", body))
+        asked = self.request_export(kind, format, experiments=experiments, cells=cells)
         self.wait(asked.uid, timeout_s=timeout_s)
         done = Export.of(self._http.get(f"exports/{asked.uid}/"))
         path, digest = Path(to), hashlib.sha256()
