@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Count, Exists, F, OuterRef, QuerySet, Subquery
+from django.db.models import Count, Exists, OuterRef, QuerySet
 
 from skills.domain.skillfile import SkillType
 from skills.models import Library, LibraryEntry, Skill, SkillVersion, Status, Validity
@@ -285,32 +285,24 @@ def entries_of(library: Library) -> QuerySet[LibraryEntry, Any]:
 def difference(before: Library, after: Library, *, most: int) -> Difference:
     """Return what ``after`` holds otherwise than ``before``, at most ``most`` of each kind.
 
-    Both are versions of one library; it takes six queries, whatever they hold.
+    Both are versions of one library; it takes two queries, whatever they hold.
     """
-    skill, number = "skill_version__skill__slug", "skill_version__number"
-
-    def beside(library: Library) -> QuerySet[LibraryEntry, Any]:
-        return LibraryEntry.objects.filter(
-            library=library, skill_version__skill=OuterRef("skill_version__skill")
-        )
-
-    added = LibraryEntry.objects.filter(~Exists(beside(before)), library=after)
-    removed = LibraryEntry.objects.filter(~Exists(beside(after)), library=before)
-    other = beside(before).exclude(skill_version=OuterRef("skill_version"))
-    changed = LibraryEntry.objects.filter(Exists(other), library=after).annotate(
-        before=Subquery(other.values(number)[:1]), after=F(number)
-    )
+    was, now = _alone(before, beside=after), _alone(after, beside=before)
+    added = [Change(slug, None, now[slug]) for slug in sorted(now.keys() - was.keys())]
+    removed = [Change(slug, was[slug], None) for slug in sorted(was.keys() - now.keys())]
+    changed = [Change(slug, was[slug], now[slug]) for slug in sorted(was.keys() & now.keys())]
     return Difference(
-        added=tuple(Change(s, None, n) for s, n in _first(added, skill, number, most=most)),
-        removed=tuple(Change(s, n, None) for s, n in _first(removed, skill, number, most=most)),
-        changed=tuple(
-            Change(s, b, a) for s, b, a in _first(changed, skill, "before", "after", most=most)
-        ),
-        n_added=added.count(),
-        n_removed=removed.count(),
-        n_changed=changed.count(),
+        added=tuple(added[:most]),
+        removed=tuple(removed[:most]),
+        changed=tuple(changed[:most]),
+        n_added=len(added),
+        n_removed=len(removed),
+        n_changed=len(changed),
     )
 
 
-def _first(found: QuerySet[LibraryEntry, Any], *fields: str, most: int) -> list[tuple[Any, ...]]:
-    return list(found.order_by(fields[0]).values_list(*fields)[:most])
+def _alone(library: Library, *, beside: Library) -> dict[str, int]:
+    """Return the version numbers, by skill, that ``library`` holds and ``beside`` doesn't."""
+    held = LibraryEntry.objects.filter(library=beside).values("skill_version")
+    found = LibraryEntry.objects.filter(library=library).exclude(skill_version__in=held)
+    return dict(found.values_list("skill_version__skill__slug", "skill_version__number"))
