@@ -115,6 +115,11 @@ SECTIONS: tuple[Section, ...] = (
                 "catalogue and so on.",
             ),
             Entry("pair", "Pair", TERMS["pair"]),
+            Entry(
+                "replicate",
+                "Replicate",
+                "A repetition of a task's pair with another seed; they are numbered from 1.",
+            ),
         ),
     ),
     Section(
