@@ -211,7 +211,7 @@ def create_user(
             raise NameTaken(f"there is a user '{name}' already") from None
         record_event(actor=actor, verb="user.created", subject=name, at=at)
         if role:
-            set_role(user=user, role=role, at=at, actor=actor)
+            _give_role(user=user, role=role, at=at, actor=actor)
     return user
 
 
@@ -234,16 +234,11 @@ def set_role(*, user: Any, role: Role, at: datetime, actor: Any = None) -> None:
         LastAdmin: it would leave no admin.
     """
     with transaction.atomic():
-        group, _ = Group.objects.get_or_create(name=role.value)
         _lock_admins()
         if role is not Role.ADMIN:
             _keep_an_admin(without=user)
         user.groups.remove(*user.groups.filter(name__in=list(Role)))
-        user.groups.add(group)
-        user.__dict__.pop("_role", None)
-        record_event(
-            actor=actor, verb="user.role_set", subject=user.get_username(), reason=role, at=at
-        )
+        _give_role(user=user, role=role, at=at, actor=actor)
 
 
 def change_role(*, user: Any, role: Role, actor: Any, at: datetime) -> None:
@@ -486,6 +481,14 @@ def sign_out_everywhere(*, user: Any, at: datetime) -> None:
 
 
 # --- within ----------------------------------------------------------------------
+
+
+def _give_role(*, user: Any, role: Role, at: datetime, actor: Any) -> None:
+    """Give ``role`` to somebody who has none."""
+    group, _ = Group.objects.get_or_create(name=role.value)
+    user.groups.add(group)
+    user.__dict__.pop("_role", None)
+    record_event(actor=actor, verb="user.role_set", subject=user.get_username(), reason=role, at=at)
 
 
 def _fresh(user: Any) -> Any:
