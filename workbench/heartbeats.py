@@ -176,11 +176,11 @@ BROKER_GONE = (
 NO_BROKER = "There is no broker, so no work is handed out: python3 manage.py serve starts one."
 SWEEPER_SILENT = (
     "The sweeper {silence}: work that was cut off is not picked up. See sweeper.log in the logs "
-    "folder, and start `serve`, or the sweeper's unit, again."
+    "folder, and start serve, or the sweeper's unit, again."
 )
 WORKER_SILENT = (
     "The worker{of} {silence}: what is asked for waits. See worker.log in the logs folder, and "
-    "start `serve`, or the worker's unit, again. Nothing is lost."
+    "start serve, or the worker's unit, again. Nothing is lost."
 )
 
 

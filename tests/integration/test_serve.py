@@ -9,28 +9,33 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.shared import ROOT
 from workbench import supervise
 from workbench.kernel.hosts import listening_port, public_address
+from workbench.kernel.queues import QUEUES
 from workbench.management.outside import judge
-from workbench.supervise import processes
+from workbench.supervise import Web, processes
 
 pytestmark = pytest.mark.xdist_group("services")
 
 T = TypeVar("T")
+WEB = "WORKBENCH_WEB_URL"
 HOSTING = ROOT / "docs" / "hosting.md"
 # 3 s of silence instead of 120: the sweeper may be silent for 1.5 s, a look is kept 75 ms.
 SHORT = {"WORKBENCH_SWEEP_SECONDS": "0.3", "WORKBENCH_SILENT_SECONDS": "3"}
@@ -219,6 +224,26 @@ def test_a_part_that_falls_silent_turns_readiness_red_until_it_speaks_again(
     assert one.pids() == pids
 
 
+def test_a_killed_broker_comes_back_and_the_worker_takes_work_up_again(
+    served: tuple[Served, int],
+) -> None:
+    one, port = served
+    killed = one.pids()["valkey"]
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: one.pids()["valkey"] != killed)
+    back = datetime.now(UTC).replace(tzinfo=None).isoformat(sep=" ")
+    wait_for(lambda: all(at > back for at in heard(one.data).values()))
+    wait_for(lambda: parts(port) == GREEN)
+
+
+def heard(data: Path) -> dict[str, str]:
+    """Return when each process was last heard of, as SQLite keeps it: UTC, sortable as text."""
+    with closing(sqlite3.connect(f"file:{data}/workbench.sqlite3?mode=ro", uri=True)) as database:
+        found = dict(database.execute("SELECT process, at FROM workbench_heartbeat"))
+    assert set(found) == {"sweeper", *(f"worker:{queue}" for queue in QUEUES)}
+    return found
+
+
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
@@ -270,7 +295,7 @@ def nginx_config(folder: Path, *, tls: int, plain: int, web: int) -> str:
 def running(command: list[str], port: int, **kwargs: Any) -> Iterator[None]:
     process = subprocess.Popen(command, cwd=ROOT, **kwargs)
     try:
-        wait_for(lambda: processes.answers(f"127.0.0.1:{port}") or process.poll() is not None)
+        wait_for(lambda: processes.answers(f"127.0.0.1:{port}") or process.poll() is not None, 60)
         assert process.poll() is None
         yield
     finally:
@@ -342,27 +367,23 @@ def test_behind_the_documented_nginx_cookies_are_secure_and_forms_work(
         )
 
 
-# --- the end --------------------------------------------------------------------
-
-
-def test_sigterm_ends_everything_and_the_next_start_repeats_no_link(
+def test_the_whole_network_is_answered_by_this_machines_names_alone(
     served: tuple[Served, int],
 ) -> None:
-    """The last test of the shared one: it ends it, and starts it for the whole network."""
-    one, port = served
+    port = listening_port(host="0.0.0.0", port=None, first=18_640)
+    told = Web(host="0.0.0.0", port=port).environment()
+    command = [sys.executable, "manage.py", "web", "--host", "0.0.0.0", "--port", str(port)]
+    given = environment(served[0].data, **told)
+    with running([*command, "--workers", "1"], port, env=given, stderr=subprocess.DEVNULL):
+        for host in ("127.0.0.1", socket.gethostname().lower(), urlsplit(told[WEB]).hostname):
+            assert Person(port, f"{host}:{port}").get("/sign-in/").status == 200
+        assert Person(port, "evil.example").get("/sign-in/").status == 400
+
+
+def test_sigterm_ends_everything(served: tuple[Served, int]) -> None:
+    """The last one: it ends what the others share."""
+    one, _ = served
     pids = one.pids()
     assert one.end() == supervise.EXIT_INTERRUPTED
     assert not any(map(processes.started_at, pids.values()))
     assert supervise.live_set(one.data) is None
-    again = Served(one.data, "--host", "0.0.0.0", "--port", str(port), "--no-model")
-    try:
-        wait_for(lambda: "sign_in_link" in again.text() or again.process.poll() is not None, 60)
-        said = again.text()
-        assert "/sign-in/link/" not in said
-        assert "by a link that works once: python3 manage.py sign_in_link admin" in said
-        assert "Warning: there is no TLS" in said
-        assert Person(port, f"127.0.0.1:{port}").get("/sign-in/").status == 200
-        assert Person(port, f"{socket.gethostname().lower()}:{port}").get("/sign-in/").status == 200
-        assert Person(port, "evil.example").get("/sign-in/").status == 400
-    finally:
-        again.end()
