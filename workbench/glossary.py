@@ -386,6 +386,36 @@ SECTIONS: tuple[Section, ...] = (
             ),
         ),
     ),
+    Section(
+        "system",
+        "The system",
+        (
+            Entry("broker", "Broker", "Valkey or Redis: hands work to workers. It keeps nothing."),
+            Entry(
+                "queue",
+                "Queue",
+                "One line of waiting work: executions, labelling, or default for all else.",
+            ),
+            Entry("worker", "Worker", "A process that takes work up from queues and does it."),
+            Entry(
+                "sweeper",
+                "Sweeper",
+                "The process that looks every 15 s for work that was cut off or is due, and hands "
+                "it out again.",
+            ),
+            Entry(
+                "heartbeat",
+                "Heartbeat",
+                "When a process was last heard of. A sweeper is silent after a minute without one, "
+                "a queue's workers after two.",
+            ),
+            Entry(
+                "public_address",
+                "Public address",
+                "Where people reach the pages: scheme and host. Every link begins with it.",
+            ),
+        ),
+    ),
 )
 
 MEANINGS: Mapping[str, Entry] = MappingProxyType(
