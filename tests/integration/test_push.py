@@ -27,6 +27,7 @@ from runs.domain.report import build_report
 from runs.domain.rows import BadRows, UnmatchedReplicates, notices_of, pair_rows, read_jsonl
 from runs.models import (
     Attempt,
+    Benchmark,
     Cell,
     Execution,
     Experiment,
@@ -627,6 +628,8 @@ def test_every_page_shows_pushed_runs_whatever_their_rows_say(lead: Client) -> N
         reverse("experiment-report", kwargs={"slug": "elsewhere", "format": "csv"}),
         reverse("experiment-report", kwargs={"slug": "elsewhere", "format": "md"}),
         reverse("api-experiment", kwargs={"slug": "elsewhere"}),
+        reverse("suites"),
+        *(reverse("suite", kwargs={"slug": b.slug}) for b in Benchmark.objects.all()),
     ]
     for cell in Cell.objects.filter(experiment=experiment):
         where = {"slug": "elsewhere", "sha12": cell.sha256[:12]}
