@@ -36,6 +36,8 @@ from workbench.kernel.uploads import takes_upload
 SHOWN = 100
 LIST_SHOWN = 500
 DESCRIPTION_SHOWN = 200
+# So many changes are open at once; more are a click away.
+FEW = 12
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class Changes:
     n_added: int
     n_removed: int
     n_changed: int
+    shown: int
+    few: bool
 
 
 @dataclass(frozen=True)
@@ -151,7 +155,7 @@ class LibraryNewPage:
     readable: int
     largest_mb: int
     largest_skill_kb: int
-    most_members: int
+    most_members: str
 
 
 @dataclass(frozen=True)
@@ -290,7 +294,7 @@ def _form(
         readable=len(loaded.clean) if loaded else 0,
         largest_mb=MAX_ZIP_BYTES // 2**20,
         largest_skill_kb=MAX_SKILL_BYTES // 1024,
-        most_members=MAX_MEMBERS,
+        most_members=f"{MAX_MEMBERS:,}",
     )
     return render_page(request, "runs/library_new.html", page, status=400 if faults else 200)
 
@@ -367,6 +371,8 @@ def _changes(after: Library) -> Changes | None:
         n_added=found.n_added,
         n_removed=found.n_removed,
         n_changed=found.n_changed,
+        shown=SHOWN,
+        few=found.n_added + found.n_removed + found.n_changed <= FEW,
     )
 
 

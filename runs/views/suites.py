@@ -158,7 +158,7 @@ class SuiteNewPage:
     cut: bool
     most_problems: int
     largest_mb: int
-    most_tasks: int
+    most_tasks: str
 
 
 @require_safe
@@ -301,7 +301,7 @@ def _form(
         cut=refused.cut if refused else False,
         most_problems=MAX_PROBLEMS,
         largest_mb=MAX_FILE_BYTES // 2**20,
-        most_tasks=MAX_TASKS,
+        most_tasks=f"{MAX_TASKS:,}",
     )
     return render_page(request, "runs/suite_new.html", page, status=400 if faults else 200)
 

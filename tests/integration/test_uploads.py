@@ -427,6 +427,9 @@ def test_hostile_names_texts_and_paths_are_inert(lead: Client) -> None:
         PAGE, {"library": "mine", "file": attached(packed({"../" + HOSTILE[2]: b"x"}))}
     )
     pages.append(response.content.decode())
+    for name in HOSTILE:
+        form = {"library": "mine", "file": attached({"README.md": b"x"}, name=f"{name}.zip")}
+        pages.append(lead.post(PAGE, form).content.decode())
     pages += [lead.get(path).content.decode() for path in ("/libraries/mine/", "/skills/")]
     pages += [
         lead.get(reverse("skill", kwargs={"slug": found.slug})).content.decode()

@@ -14,7 +14,9 @@ from django.urls import reverse
 from django.utils import timezone
 
 from runs.models import Cell, Experiment, Outcome, Pair
+from runs.selectors import newest_benchmarks
 from skills.models import Skill
+from skills.selectors import newest_libraries
 from workbench.accounts import create_sign_in_link, ensure_user, people
 from workbench.kernel.roles import Role
 
@@ -87,6 +89,10 @@ def pages() -> dict[str, str]:
         "home": reverse("home"),
         "experiments": reverse("experiments"),
         "skills": reverse("skills"),
+        "libraries": reverse("libraries"),
+        "library-new": reverse("library-new"),
+        "suites": reverse("suites"),
+        "suite-new": reverse("suite-new"),
         "glossary": reverse("glossary"),
         "notices": reverse("notices"),
         "webhooks": reverse("webhooks"),
@@ -108,6 +114,9 @@ def pages() -> dict[str, str]:
     skill = Skill.objects.order_by("slug").first()
     if skill:
         paths["skill"] = reverse("skill", kwargs={"slug": skill.slug})
+    for name, found in (("library", newest_libraries()), ("suite", newest_benchmarks())):
+        if first := found.order_by("slug").first():
+            paths[name] = reverse(name, kwargs={"slug": first.slug})
     return paths
 
 
