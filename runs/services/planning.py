@@ -8,6 +8,7 @@ planning that was interrupted is taken up by planning the same file again.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 
 from runs.domain.plan import ArmSpec, BenchmarkSpec, CellSpec, ExperimentSpec, ModelSpec
 from runs.domain.prompts import prompts_sha256
@@ -40,8 +41,11 @@ from skills.services.libraries import current_library
 from workbench.kernel.identity import canonical_json, sha256_of, uid_for
 from workbench.trail import record_event
 
-# Other writers wait for one transaction of SQLite: about a second for so many pairs.
-PAIRS_AT_ONCE = 2_000
+# Other writers wait for one transaction of SQLite: about half a second for so many pairs.
+PAIRS_AT_ONCE = 1_000
+# Those who wait look every 100 ms whether they may write. Without so long a gap between the
+# transactions they find the next one begun each time, and give up.
+GAP_S = 0.12
 
 
 class SlugTaken(Exception):
@@ -269,6 +273,8 @@ def _store_cell(layout: Layout, planned: PlannedCell, experiment: Experiment) ->
         )
     ordered = list(enumerate(layout.ordered(planned), start=1))
     for first in range(0, len(ordered), PAIRS_AT_ONCE):
+        if first and connection.vendor == "sqlite" and not connection.in_atomic_block:
+            time.sleep(GAP_S)
         with _alone(experiment):
             _store_pairs(layout, cell, ordered[first : first + PAIRS_AT_ONCE])
 

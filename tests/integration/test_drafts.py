@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from runs.domain.plan import CellSpec, ModelSpec, parse_experiment
@@ -503,8 +504,6 @@ def rows_of(experiment: Experiment) -> list[tuple[Any, ...]]:
 
 def wipe(experiment: Experiment) -> None:
     """Delete the experiment's rows beneath the guards, as if it had never been."""
-    from django.db import connection
-
     tables = ("runs_pairarm", "runs_position", "runs_pair", "runs_execution", "runs_cell")
     with connection.cursor() as cursor:
         for table in (*tables, "runs_experiment"):
@@ -536,6 +535,20 @@ def test_planning_from_the_command_line_twice_after_a_kill_is_the_same_plan(
     assert (Pair.objects.count(), PairArm.objects.count(), len(again)) == (12, 24, 12)
     assert plan(spec) == experiment
     assert rows_of(experiment) == again
+
+
+@pytest.mark.django_db(transaction=True)
+def test_other_writers_find_gaps_between_the_transactions_of_a_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those who wait for SQLite look every 100 ms: without gaps they give up after 20 s."""
+    gaps: list[float] = []
+    monkeypatch.setattr(planning, "PAIRS_AT_ONCE", 5)
+    monkeypatch.setattr(planning.time, "sleep", gaps.append)
+    plan(make_spec(tmp_path / "counting.jsonl"))
+    # 12 pairs in three transactions, on SQLite alone.
+    assert gaps == [planning.GAP_S] * 2 * (connection.vendor == "sqlite")
+    assert planning.GAP_S > 0.1
 
 
 def test_launching_names_its_tasks_as_celery_knows_them() -> None:
