@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery, TextField
+from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 
 from runs.domain.effects import Transition
@@ -102,7 +103,11 @@ def _narrowed(pairs: QuerySet[Pair], transition: str, retrieved: str, skill: str
                 Q(latest=transition) | Q(latest=None)
             )
         elif transition == CENSORED:
-            pairs = pairs.filter(~Exists(outcomes))
+            unequal = Attempt.objects.filter(execution__pair_arms__pair=OuterRef("pk")).annotate(
+                dropped=KT("trace__dropped_parameters")
+            )
+            told = Exists(unequal.filter(dropped__contains='"'))
+            pairs = pairs.filter(~Exists(outcomes) | Q(told))
     if retrieved or skill:
         attempts = Attempt.objects.filter(
             execution__pair_arms__pair=OuterRef("pk"), execution__pair_arms__arm=Arm.SE
