@@ -20,7 +20,7 @@ from django.db import close_old_connections
 from django.db.models import Q
 from django.utils import timezone
 
-from workbench.kernel.dispatch import publish
+from workbench.kernel.dispatch import publish, waiting_messages
 from workbench.kernel.leases import (
     AlreadyClaimed,
     LeaseLost,
@@ -38,6 +38,7 @@ QUEUE = "default"
 MAX_TRIES = 3
 # A job that nobody took up is sent again by the sweep after this long.
 LOST_AFTER = timedelta(seconds=30)
+TOP_UP_BELOW = 20
 UNEXPECTED = (
     "It stopped for a reason nobody foresaw; the worker's log has it. Ask for it again, or tell "
     "whoever runs this workbench."
@@ -160,12 +161,13 @@ def perform(uid: UUID, work: Work) -> None:
 
 
 def sweep_jobs(*, now: datetime) -> None:
-    """Publish the jobs whose message was lost or whose worker died."""
+    """Publish the jobs whose worker died, and those whose message may have been lost."""
     expire_dead(Job.objects.all(), now=now)
-    lost = Job.objects.filter(
-        Q(state=LeaseState.PENDING, created_at__lt=now - LOST_AFTER)
-        | Q(state=LeaseState.RUNNING, lease_until__lt=now)
-    )
+    wanted = Q(state=LeaseState.RUNNING, lease_until__lt=now)
+    # A job may also just wait behind others: while messages wait, more would only pile up.
+    if waiting_messages(QUEUE) < TOP_UP_BELOW:
+        wanted |= Q(state=LeaseState.PENDING, created_at__lt=now - LOST_AFTER)
+    lost = Job.objects.filter(wanted)
     for kind, uid in lost.order_by("created_at").values_list("kind", "uid")[:100]:
         publish(kind, [uid], queue=QUEUE)
 

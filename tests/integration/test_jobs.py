@@ -185,6 +185,23 @@ def test_a_job_whose_message_was_lost_is_sent_again_after_a_while(sent: Sent) ->
 
 
 @pytest.mark.django_db
+def test_while_messages_wait_only_abandoned_jobs_are_sent_again(
+    sent: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = timezone.now()
+    pending(created_at=now - timedelta(hours=1))
+    abandoned = make_job(
+        state=LeaseState.RUNNING, lease_until=now - timedelta(seconds=1), created_at=now
+    )
+    monkeypatch.setattr(jobs, "waiting_messages", lambda queue: jobs.TOP_UP_BELOW)
+    sweep_jobs(now=now)
+    assert sent == [("runs.export", [str(abandoned.uid)])]
+    monkeypatch.setattr(jobs, "waiting_messages", lambda queue: jobs.TOP_UP_BELOW - 1)
+    sweep_jobs(now=now)
+    assert len(sent) == 3
+
+
+@pytest.mark.django_db
 @pytest.mark.both_databases
 def test_a_worker_that_lost_its_lease_stops_and_writes_nothing() -> None:
     job = pending()
