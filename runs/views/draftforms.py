@@ -37,7 +37,7 @@ _WORDS = {
     "tokens": "Tokens",
     "cost": "Cost",
     "endpoint": "Endpoint",
-    "id": "Model",
+    "id": "Model name",
     "dialect": "Tool calls",
     "price_in": "Price of tokens in",
     "price_out": "Price of tokens out",
@@ -82,7 +82,7 @@ _POLICIES = {"censor": "leaves its pair out", "incorrect": "counts as a wrong an
 # What to do where a needed field was left empty.
 _EMPTY = {
     "endpoint": "choose one of the endpoints",
-    "id": "type its name",
+    "id": "type it as the endpoint calls it",
     "suite": "choose one of the suites",
     "library": "choose one of the libraries",
 }

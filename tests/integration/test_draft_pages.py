@@ -158,7 +158,7 @@ def test_each_fault_is_told_at_its_field_and_the_rest_is_kept(lead: Client) -> N
     for field, fault in {
         "slug": "Name: slug must be words",
         "model-0-endpoint": "Model 1, endpoint: choose one of the endpoints",
-        "model-0-id": "Model 1, model: type its name",
+        "model-0-id": "Model 1, model name: type it as the endpoint calls it",
         "benchmark-0-suite": "Benchmark 1, suite: choose one of the suites",
         "benchmark-0-size": "Benchmark 1, tasks: write a whole number, not",
         "cell-0-k": "must be at most 50, not 99",
