@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import json
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from runs.domain.taskfiles import MAX_LINE_BYTES, Code, Format, Problem, TaskFile, read_tasks
-from runs.domain.tasks import TaskSpec, tasks_sha256
+from runs.domain.tasks import Kind, TaskSpec, tasks_sha256
 
 _SUITES_FOLDER = Path(__file__).parent.parent / "suites"
 
@@ -68,11 +70,23 @@ def load_suite(name: str) -> Suite:
         UnknownSuite: another name.
         InvalidTaskFile: its file is missing or damaged.
     """
-    if name not in SUITE_NAMES:
-        raise UnknownSuite(name)
-    if name == "humaneval":
-        return load_task_file(_humaneval_path(), name=name, format=Format.HUMANEVAL)
-    return load_task_file(_SUITES_FOLDER / name / "tasks.jsonl", name=name, format=Format.OWN)
+    format = Format.HUMANEVAL if name == "humaneval" else Format.OWN
+    return load_task_file(_suite_path(name), name=name, format=format)
+
+
+def suite_kinds(name: str) -> Mapping[str, int]:
+    """Return how many tasks of each kind the suite ``name`` has, without checking any of them.
+
+    Raises:
+        UnknownSuite: no suite of that name comes with the product.
+        OSError: its file is missing.
+    """
+    kinds: Counter[str] = Counter()
+    for line in _lines(_suite_path(name)):
+        if line.strip() and not line.startswith(b"#"):
+            # The published suite is code and has no such field.
+            kinds[json.loads(line).get("kind", Kind.CODE.value)] += 1
+    return dict(kinds)
 
 
 def load_task_file(path: Path, *, name: str, format: Format | None = None) -> Suite:
@@ -119,6 +133,12 @@ def _lines(path: Path) -> Iterator[bytes]:
         # One byte more than allowed, so that the reader sees that the line is too long.
         while line := file.readline(MAX_LINE_BYTES + 1):
             yield line
+
+
+def _suite_path(name: str) -> Path:
+    if name not in SUITE_NAMES:
+        raise UnknownSuite(name)
+    return _humaneval_path() if name == "humaneval" else _SUITES_FOLDER / name / "tasks.jsonl"
 
 
 def _humaneval_path() -> Path:

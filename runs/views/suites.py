@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.utils.http import content_disposition_header
 from django.views.decorators.http import require_http_methods, require_safe
 
-from runs.domain.suites import SUITE_NAMES, InvalidTaskFile, load_suite
+from runs.domain.suites import SUITE_NAMES, suite_kinds
 from runs.domain.taskfiles import Format, Problem
 from runs.domain.tasks import Kind
 from runs.models import Benchmark, Task
@@ -340,16 +340,12 @@ def _shipped() -> tuple[ShippedRow, ...]:
 
 
 @lru_cache(maxsize=len(SUITE_NAMES))
-def _shipped_kinds(name: str) -> dict[str, int] | None:
+def _shipped_kinds(name: str) -> Mapping[str, int] | None:
     """Return how many tasks of each kind the suite has; None where its file is missing."""
     try:
-        tasks = load_suite(name).tasks
-    except InvalidTaskFile:
+        return suite_kinds(name)
+    except OSError:
         return None
-    kinds: dict[str, int] = {}
-    for task in tasks:
-        kinds[task.kind.value] = kinds.get(task.kind.value, 0) + 1
-    return kinds
 
 
 def _versions(found: Benchmark, newest: Benchmark) -> tuple[SuiteVersion, ...]:

@@ -22,6 +22,7 @@ from runs.domain.suites import (
     UnknownSuite,
     load_suite,
     load_task_file,
+    suite_kinds,
 )
 from runs.domain.tasks import Kind, TaskSpec
 from runs.domain.values import decode, encode
@@ -257,3 +258,8 @@ def test_values_used_by_the_suites_survive_their_encoding(starter: Suite) -> Non
         for case in task.checker["cases"]:
             for value in (*case["args"], case["expected"]):
                 assert encode(decode(value)) == value
+
+
+@pytest.mark.parametrize("name", SUITE_NAMES)
+def test_kinds_are_counted_as_the_suite_has_them(name: str) -> None:
+    assert suite_kinds(name) == Counter(task.kind.value for task in load_suite(name).tasks)
