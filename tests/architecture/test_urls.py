@@ -367,19 +367,19 @@ def arguments(experiment: Experiment) -> dict[str, dict[str, Any]]:
             "job-progress": job,
             "api-job": job,
             "api-skill": {"slug": "two-pointer"},
-        "api-skill-versions": {"slug": "two-pointer"},
-        "api-library": {"slug": "coding"},
-        "api-library-versions": {"slug": "coding"},
-        "api-library-entries": {"slug": "coding", "number": 1},
-        "api-suite": {"slug": "tasks"},
-        "api-suite-versions": {"slug": "tasks"},
-        "api-suite-tasks": {"slug": "tasks", "number": 1},
-        "library": {"slug": "coding"},
+            "api-skill-versions": {"slug": "two-pointer"},
+            "api-library": {"slug": "coding"},
+            "api-library-versions": {"slug": "coding"},
+            "api-library-entries": {"slug": "coding", "number": 1},
+            "api-suite": {"slug": "tasks"},
+            "api-suite-versions": {"slug": "tasks"},
+            "api-suite-tasks": {"slug": "tasks", "number": 1},
+            "library": {"slug": "coding"},
             "library-version": {"slug": "coding", "number": 1},
             "suite": {"slug": "tasks"},
-        "suite-version": {"slug": "tasks", "number": 1},
-        "suite-download": {"slug": "tasks", "number": 1},
-        "skill": {"slug": "two-pointer"},
+            "suite-version": {"slug": "tasks", "number": 1},
+            "suite-download": {"slug": "tasks", "number": 1},
+            "skill": {"slug": "two-pointer"},
             "skill-text": {"slug": "two-pointer", "number": 1},
         }
     )
@@ -403,7 +403,7 @@ def test_every_url_is_listed_and_ends_in_a_slash() -> None:
     listed = {pattern.name: route for route, pattern in patterns()}
     assert None not in listed, "a URL without a name"
     assert set(listed) == set(MATRIX), "list the URL in MATRIX with who may open it"
-    for name, route in listed.items():
+    for route in listed.values():
         if route and not route.rstrip("$").endswith(FILE_ENDS):
             assert route.rstrip("$").endswith("/"), route
         assert "pk" not in route

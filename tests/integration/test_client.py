@@ -461,7 +461,10 @@ def scripted(*answers: Answer, retries: int = 4) -> tuple[Workbench, Scripted, l
     return wb, transport, slept
 
 
-def said(status: int, body: Mapping[str, Any] | None = None, **headers: str) -> httpx2.Response:
+def said(
+    status: int, body: Mapping[str, Any] | None = None, *, retry_after: str = ""
+) -> httpx2.Response:
+    headers = {"Retry-After": retry_after} if retry_after else {}
     return httpx2.Response(status, json=body or {}, headers=headers)
 
 
@@ -521,9 +524,9 @@ def test_a_key_in_use_is_a_conflict_where_it_is_not_our_own() -> None:
 
 def test_the_server_says_how_long_to_wait() -> None:
     wb, _, slept = scripted(
-        said(503, **{"Retry-After": "7"}),
-        said(429, **{"Retry-After": "100000"}),
-        said(503, **{"Retry-After": "Mon, 02 Mar 2026 09:30:00 GMT"}),
+        said(503, retry_after="7"),
+        said(429, retry_after="100000"),
+        said(503, retry_after="Mon, 02 Mar 2026 09:30:00 GMT"),
         said(200, {"endpoints": []}),
     )
     wb.endpoints()
