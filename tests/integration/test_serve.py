@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import sqlite3
-import ssl
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from http.cookies import SimpleCookie
 from pathlib import Path
-from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
 
+from tests.serving import (
+    NO_NGINX,
+    Person,
+    Served,
+    behind_nginx,
+    environment,
+    nginx_path,
+    running,
+    wait_for,
+)
 from tests.shared import ROOT
 from workbench import supervise
 from workbench.kernel.hosts import listening_port, public_address
@@ -34,116 +37,8 @@ from workbench.supervise import Web, processes
 
 pytestmark = pytest.mark.xdist_group("services")
 
-T = TypeVar("T")
 WEB = "WORKBENCH_WEB_URL"
-HOSTING = ROOT / "docs" / "hosting.md"
-# 3 s of silence instead of 120: the sweeper may be silent for 1.5 s, a look is kept 75 ms.
-SHORT = {"WORKBENCH_SWEEP_SECONDS": "0.3", "WORKBENCH_SILENT_SECONDS": "3"}
-OPENSSL = [
-    *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"),
-    *("-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
-]
 GREEN = {"database": "green", "broker": "green", "sweeper": "green", "worker": "green"}
-
-
-def wait_for(found: Callable[[], T], seconds: float = 30) -> T:
-    """Poll until ``found`` returns something true, and return that."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if result := found():
-            return result
-        time.sleep(0.05)
-    raise AssertionError(f"waited {seconds} s in vain")
-
-
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    headers: Mapping[str, str]
-    text: str
-    cookies: SimpleCookie
-
-
-class Person:
-    """A browser's worth of HTTP: keeps cookies, follows nothing."""
-
-    def __init__(self, port: int, host: str, *, context: ssl.SSLContext | None = None) -> None:
-        self.port, self.host, self.context = port, host, context
-        self.cookies: dict[str, str] = {}
-
-    def get(self, path: str, **headers: str) -> Answer:
-        return self.ask("GET", path, "", headers)
-
-    def post(self, path: str, form: str, **headers: str) -> Answer:
-        token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', self.get(path).text)
-        assert token, path
-        body = f"csrfmiddlewaretoken={token[1]}&{form}"
-        kind = {"Content-Type": "application/x-www-form-urlencoded"}
-        return self.ask("POST", path, body, {**kind, **headers})
-
-    def ask(self, method: str, path: str, body: str, headers: Mapping[str, str]) -> Answer:
-        connection: http.client.HTTPConnection
-        if self.context:
-            connection = http.client.HTTPSConnection(
-                "localhost", self.port, timeout=20, context=self.context
-            )
-        else:
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-        cookie = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-        connection.request(
-            method, path, body=body, headers={"Host": self.host, "Cookie": cookie, **headers}
-        )
-        response = connection.getresponse()
-        set_ones = SimpleCookie()
-        for line in response.headers.get_all("Set-Cookie") or []:
-            set_ones.load(line)
-        self.cookies |= {name: morsel.value for name, morsel in set_ones.items()}
-        text = response.read().decode()
-        connection.close()
-        return Answer(response.status, dict(response.headers), text, set_ones)
-
-
-def environment(data: Path, **given: str) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-    return kept | SHORT | {"WORKBENCH_DATA": str(data)} | given
-
-
-class Served:
-    """A running ``serve``."""
-
-    def __init__(self, data: Path, *options: str, **given: str) -> None:
-        self.data = data
-        self.output = data.with_suffix(".out")
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "manage.py", "serve", *options],
-                cwd=ROOT,
-                env=environment(data, **given),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-
-    def text(self) -> str:
-        return self.output.read_text()
-
-    def up(self) -> str:
-        """Return what it said once it serves."""
-        wait_for(lambda: "Serving until" in self.text() or self.process.poll() is not None, 60)
-        assert self.process.poll() is None, self.text()
-        return self.text()
-
-    def pids(self) -> dict[str, int]:
-        record = supervise.live_set(self.data)
-        assert record, self.text()
-        return {name: child["pid"] for name, child in record["children"].items()}
-
-    def end(self) -> int:
-        """End it by SIGTERM; return its exit code."""
-        self.process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            return self.process.wait(20)
-        self.process.kill()
-        return self.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -259,48 +154,10 @@ def stopped(pid: int) -> Iterator[None]:
 @pytest.fixture
 def nginx() -> str:
     """Return the path of nginx; without it or openssl the test skips."""
-    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"])
-    found = shutil.which("nginx", path=path)
-    if found is None or shutil.which("openssl") is None:
-        pytest.skip("no nginx, or no openssl for its certificate; `apt install nginx` brings both")
+    found = nginx_path()
+    if found is None:
+        pytest.skip(NO_NGINX)
     return found
-
-
-def nginx_config(folder: Path, *, tls: int, plain: int, web: int) -> str:
-    """Return a whole configuration around the example of docs/hosting.md."""
-    example = HOSTING.read_text().split("```nginx\n")[1].split("```")[0]
-    for text, here in (
-        ("listen 80;", f"listen 127.0.0.1:{plain};"),
-        ("listen 443 ssl;", f"listen 127.0.0.1:{tls} ssl;"),
-        ("https://audit.example.org$", f"https://localhost:{tls}$"),
-        ("audit.example.org;", "localhost;"),
-        ("/etc/letsencrypt/live/audit.example.org/fullchain.pem", f"{folder}/cert.pem"),
-        ("/etc/letsencrypt/live/audit.example.org/privkey.pem", f"{folder}/key.pem"),
-        ("http://127.0.0.1:8000", f"http://127.0.0.1:{web}"),
-    ):
-        assert text in example, text
-        example = example.replace(text, here)
-    assert "audit.example.org" not in example
-    temporary = "\n".join(
-        f"{kind}_temp_path {folder}/{kind};"
-        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    return (
-        f"daemon off; pid {folder}/pid; error_log {folder}/error.log;\n"
-        f"events {{}}\nhttp {{\naccess_log off;\n{temporary}\n{example}\n}}\n"
-    )
-
-
-@contextmanager
-def running(command: list[str], port: int, **kwargs: Any) -> Iterator[None]:
-    process = subprocess.Popen(command, cwd=ROOT, **kwargs)
-    try:
-        wait_for(lambda: processes.answers(f"127.0.0.1:{port}") or process.poll() is not None, 60)
-        assert process.poll() is None
-        yield
-    finally:
-        process.terminate()
-        process.wait(20)
 
 
 def test_behind_the_documented_nginx_cookies_are_secure_and_forms_work(
@@ -313,13 +170,6 @@ def test_behind_the_documented_nginx_cookies_are_secure_and_forms_work(
         listening_port(host="127.0.0.1", port=None, first=first)
         for first in (18_310, 18_420, 18_530)
     )
-    subprocess.run(
-        [*OPENSSL, "-keyout", "key.pem", "-out", "cert.pem"],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-    )
-    (tmp_path / "nginx.conf").write_text(nginx_config(tmp_path, tls=tls, plain=plain, web=web))
     url = f"https://localhost:{tls}"
     # Another web server on the data of the shared one.
     given = environment(served[0].data, WORKBENCH_PUBLIC_URL=url)
@@ -335,9 +185,8 @@ def test_behind_the_documented_nginx_cookies_are_secure_and_forms_work(
     assert link.startswith(f"{url}/sign-in/link/")
     log = (tmp_path / "web.log").open("wb")
     serving = [*manage, "web", "--port", str(web), "--workers", "1"]
-    front = [nginx, "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
-    with log, running(serving, web, env=given, stdout=log, stderr=log), running(front, tls):
-        context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    front = behind_nginx(nginx, tmp_path, tls=tls, plain=plain, web=web)
+    with log, running(serving, web, env=given, stdout=log, stderr=log), front as context:
         person = Person(tls, f"localhost:{tls}", context=context)
         page = person.get("/sign-in/")
         assert page.status == 200
