@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import IO, Any
 
 from django.urls import reverse
@@ -17,7 +17,7 @@ from rest_framework.response import Response
 
 from runs.domain.report import FailurePolicy, Preset
 from runs.domain.rows import BadRows, UnmatchedReplicates
-from runs.services.handing_in import BadPushRequest, PushTooLarge, request_push
+from runs.services.handing_in import BadPushRequest, PushTooLarge, keep_rows, request_push
 from runs.services.pushing import LARGEST_BYTES, MOST_ROWS, BadPush, OtherContent
 from workbench.jobviews import JobOutput
 from workbench.kernel.api import (
@@ -86,6 +86,31 @@ class RunRows(Endpoint):
     hash_body = False
     largest_body = LARGEST_BYTES
 
+    _given: Mapping[str, Any]
+    _kept: str
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Take the rows in before anything is done with them.
+
+        However slow they come, no transaction waits for them.
+        """
+        super().initial(request, *args, **kwargs)
+        if request.method != "POST":
+            return
+        kind = (request.content_type or "").partition(";")[0].strip().lower()
+        if kind in _FORMATS:
+            self._given = checked_query(request.query_params, RunRowsQuery)
+            self._kept = _keep(_pieces(request.stream), _FORMATS[kind])
+            return
+        if int(request.META.get("CONTENT_LENGTH") or 0) > LARGEST_JSON:
+            raise TooLarge(
+                f"JSON may have {LARGEST_JSON:,} bytes here; send more rows as "
+                f"{NdjsonParser.media_type}, one object a line."
+            )
+        checked_query(request.query_params, NoParameters)
+        self._given = checked_body(request, RunRowsInput)
+        self._kept = _keep(_lines(self._given["rows"]), "jsonl")
+
     @extend_schema(
         request={"application/json": RunRowsInput},
         parameters=[
@@ -105,23 +130,10 @@ class RunRows(Endpoint):
         responses={202: JobOutput},
     )
     def post(self, request: Request) -> Response:
-        kind = (request.content_type or "").partition(";")[0].strip().lower()
-        if kind in _FORMATS:
-            given = checked_query(request.query_params, RunRowsQuery)
-            format, chunks = _FORMATS[kind], _pieces(request.stream)
-        else:
-            checked_query(request.query_params, NoParameters)
-            if int(request.META.get("CONTENT_LENGTH") or 0) > LARGEST_JSON:
-                raise TooLarge(
-                    f"JSON may have {LARGEST_JSON:,} bytes here; send more rows as "
-                    f"{NdjsonParser.media_type}, one object a line."
-                )
-            given = checked_body(request, RunRowsInput)
-            format, chunks = "jsonl", _lines(given.pop("rows"))
+        given = self._given
         try:
             job = request_push(
-                chunks=chunks,
-                format=format,
+                kept=self._kept,
                 slug=given["experiment"],
                 preset=given["preset"],
                 failure_policy=given.get("failure_policy", ""),
@@ -132,8 +144,6 @@ class RunRows(Endpoint):
             raise ValidationError({n: [text] for n, text in bad.fields.items()}) from bad
         except OtherContent as taken:
             raise Conflict(str(taken)) from taken
-        except PushTooLarge as refused:
-            raise TooLarge(str(refused)) from refused
         except BadRows as bad_rows:
             raise ValidationError({"rows": [str(p) for p in bad_rows.problems]}) from bad_rows
         except (BadPush, UnmatchedReplicates) as refused:
@@ -146,6 +156,13 @@ class RunRows(Endpoint):
 
 
 _FORMATS = {NdjsonParser.media_type: "ndjson", CsvParser.media_type: "csv"}
+
+
+def _keep(chunks: Iterable[bytes], format: str) -> str:
+    try:
+        return keep_rows(chunks=chunks, format=format)
+    except PushTooLarge as refused:
+        raise TooLarge(str(refused)) from refused
 
 
 def _pieces(stream: Any) -> Iterator[bytes]:

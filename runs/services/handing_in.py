@@ -51,54 +51,84 @@ class PushTooLarge(BadPush):
     """The rows are more bytes than are taken."""
 
 
-def request_push(
-    *,
-    chunks: Iterable[bytes],
-    format: str,
-    slug: str,
-    actor: Any,
-    at: datetime,
-    preset: str = Preset.DEFAULT,
-    failure_policy: str = "",
-) -> Job:
-    """Keep the rows and return the job that stores them.
+def keep_rows(*, chunks: Iterable[bytes], format: str) -> str:
+    """Keep the rows in a file of the data folder and return its name.
 
     Args:
         chunks: the bytes of the rows, taken one after another and never held together.
         format: a key of ``READERS``.
 
     Raises:
+        BadPushRequest: a format that there isn't.
+        PushTooLarge: more than ``LARGEST_BYTES`` bytes; none are kept.
+    """
+    if format not in READERS:
+        raise BadPushRequest({"format": f"it takes {', '.join(READERS)}"})
+    name = f"{uuid.uuid4()}.{format}"
+    folder = _folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / name
+    size = 0
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            for chunk in chunks:
+                size += len(chunk)
+                if size > LARGEST_BYTES:
+                    raise PushTooLarge(
+                        f"the rows are more than {LARGEST_BYTES:,} bytes; push them in parts, "
+                        "each under a slug of its own"
+                    )
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink()
+        raise
+    return name
+
+
+def request_push(
+    *,
+    kept: str,
+    slug: str,
+    actor: Any,
+    at: datetime,
+    preset: str = Preset.DEFAULT,
+    failure_policy: str = "",
+) -> Job:
+    """Return the job that stores the rows; those of a refused push are no longer kept.
+
+    Args:
+        kept: what ``keep_rows`` returned.
+
+    Raises:
         BadPushRequest: a slug, preset or policy that there isn't.
-        PushTooLarge: more than ``LARGEST_BYTES`` bytes.
         OtherContent: the slug stands for something else.
         BadPush, BadRows, UnmatchedReplicates: the slug stands for pushed rows, and these can't
             be compared with them.
     """
-    faults = fault_of(slug=slug, preset=preset, failure_policy=failure_policy)
-    if format not in READERS:
-        faults["format"] = f"it takes {', '.join(READERS)}"
-    if faults:
-        raise BadPushRequest(faults)
-    stored = Experiment.objects.filter(slug=slug).first()
-    if stored and stored.origin != Origin.PUSHED:
-        raise OtherContent(taken(slug, pushed=False))
-    if ExperimentDraft.objects.filter(slug=slug).exists():
-        raise OtherContent(f"'{slug}' is the slug of a draft; push these rows under another slug")
-    name = f"{uuid.uuid4()}.{format}"
     params = {
-        "file": name,
-        "format": format,
+        "file": kept,
+        "format": kept.rpartition(".")[2],
         "slug": slug,
         "preset": preset,
         "failure_policy": failure_policy,
     }
-    path = _keep(name, chunks)
     try:
+        if faults := fault_of(slug=slug, preset=preset, failure_policy=failure_policy):
+            raise BadPushRequest(faults)
+        stored = Experiment.objects.filter(slug=slug).first()
+        if stored and stored.origin != Origin.PUSHED:
+            raise OtherContent(taken(slug, pushed=False))
+        if ExperimentDraft.objects.filter(slug=slug).exists():
+            raise OtherContent(
+                f"'{slug}' is the slug of a draft; push these rows under another slug"
+            )
         if stored:
             stored_push(_read(params))
         return request_job(kind=PUSH_TASK, subject=slug, params=params, actor=actor, at=at)
     except BaseException:
-        path.unlink()
+        (_folder() / kept).unlink(missing_ok=True)
         raise
 
 
@@ -154,29 +184,6 @@ def remove_old_rows(*, now: datetime) -> None:
 
 def _folder() -> Path:
     return Path(settings.DATA_DIR) / "pushes"
-
-
-def _keep(name: str, chunks: Iterable[bytes]) -> Path:
-    folder = _folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / name
-    size = 0
-    try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            for chunk in chunks:
-                size += len(chunk)
-                if size > LARGEST_BYTES:
-                    raise PushTooLarge(
-                        f"the rows are more than {LARGEST_BYTES:,} bytes; push them in parts, "
-                        "each under a slug of its own"
-                    )
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        path.unlink()
-        raise
-    return path
 
 
 def _read(params: Mapping[str, Any]) -> Push:

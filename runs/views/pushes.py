@@ -11,7 +11,7 @@ from django.views.decorators.http import require_http_methods
 
 from runs.domain.report import Preset
 from runs.domain.rows import BadRows, UnmatchedReplicates
-from runs.services.handing_in import BadPushRequest, PushTooLarge, request_push
+from runs.services.handing_in import BadPushRequest, PushTooLarge, keep_rows, request_push
 from runs.services.pushing import LARGEST_BYTES, MOST_ROWS, READERS, BadPush, OtherContent
 from workbench.kernel.forms import Fault, posted
 from workbench.kernel.pages import render_page
@@ -59,8 +59,7 @@ def push(request: HttpRequest) -> HttpResponse:
         return _form(request, slug, preset, (Fault("file", said),))
     try:
         job = request_push(
-            chunks=file.chunks(),
-            format=ending,
+            kept=keep_rows(chunks=file.chunks(), format=ending),
             slug=slug,
             preset=preset,
             actor=request.user,

@@ -463,7 +463,7 @@ def test_what_is_no_push_is_refused_at_once(
     assert answer.status_code == status
     assert list(answer.json()["fields"]) == ([field] if field else [])
     assert not Job.objects.exists()
-    assert not folder.exists()
+    assert list(folder.glob("*")) == []
 
 
 def test_rows_beyond_the_limits_are_refused_and_not_kept(
@@ -502,6 +502,21 @@ def test_pushed_again_the_same_rows_are_taken_and_others_refused(
     )
     assert done_job(one).problem == ""
     assert "under another slug" in done_job(two).problem
+
+
+def test_a_push_that_names_a_key_is_done_once(lead: Client) -> None:
+    answers = [
+        lead.post(
+            f"{reverse('api-run-rows')}?experiment=elsewhere",
+            ndjson(ROWS),
+            content_type="application/x-ndjson",
+            headers={"Idempotency-Key": "june"},
+        )
+        for _ in range(2)
+    ]
+    assert [answer.status_code for answer in answers] == [202, 202]
+    assert answers[0].json() == answers[1].json()
+    assert Job.objects.count() == 1
 
 
 def test_a_slug_of_something_else_is_refused(lead: Client) -> None:
