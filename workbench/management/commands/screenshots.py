@@ -19,6 +19,7 @@ from skills.models import Skill
 from skills.selectors import newest_libraries
 from workbench.accounts import create_sign_in_link, ensure_user, people
 from workbench.kernel.roles import Role
+from workbench.models import Job
 
 USER = "screenshots"
 SCHEMES = ("light", "dark")
@@ -88,6 +89,8 @@ def pages() -> dict[str, str]:
     paths = {
         "home": reverse("home"),
         "experiments": reverse("experiments"),
+        "exports": reverse("exports"),
+        "push": reverse("push"),
         "skills": reverse("skills"),
         "libraries": reverse("libraries"),
         "library-new": reverse("library-new"),
@@ -111,6 +114,8 @@ def pages() -> dict[str, str]:
             )
             pair = _telling_pair(cell)
             paths["pair"] = reverse("pair", kwargs={"uid": pair.uid})
+    if job := Job.objects.order_by("-created_at", "-pk").first():
+        paths["job"] = reverse("job", kwargs={"uid": job.uid})
     skill = Skill.objects.order_by("slug").first()
     if skill:
         paths["skill"] = reverse("skill", kwargs={"slug": skill.slug})
