@@ -18,7 +18,7 @@ from runs.domain.comparing import (
     match_cells,
     match_pair,
 )
-from runs.models import Arm, Cell, Experiment, PairArm
+from runs.models import Arm, Cell, Experiment
 from runs.selectors import cells_of, experiment_by_slug
 from runs.services.reporting import ArmOfPair, evidence_of
 from skills.models import Library
@@ -195,7 +195,7 @@ def _library_name(library: Library) -> str:
 
 def _pairs_of(cells: Sequence[Cell]) -> dict[int, list[TaskPair]]:
     """Return the pairs of each cell, in a fixed number of queries; no trace is loaded."""
-    evidence = evidence_of(cells, PairArm.objects.filter(pair__cell__in=cells))
+    evidence = evidence_of(cells, notes=False)
     arms: dict[str, dict[str, ArmOfPair]] = defaultdict(dict)
     for arm in evidence.arms:
         arms[arm.pair][arm.arm] = arm

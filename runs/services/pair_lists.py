@@ -43,6 +43,7 @@ def pairs_page(
     transition: str = "",
     retrieved: str = "",
     skill: str = "",
+    unequal: bool = True,
     descending: bool = False,
     after: tuple[str, int] | None = None,
     size: int,
@@ -56,8 +57,9 @@ def pairs_page(
         transition: a ``state_of``, or empty for all.
         retrieved: ``true``, ``false``, ``unknown`` or empty.
         skill: slug of a skill that was returned, or empty.
+        unequal: whether there may be pairs whose arms weren't run with equal settings.
     """
-    found = _narrowed(Pair.objects.filter(cell=cell), transition, retrieved, skill)
+    found = _narrowed(Pair.objects.filter(cell=cell), transition, retrieved, skill, unequal)
     sign, side = ("-", "lt") if descending else ("", "gt")
     found = found.order_by(f"{sign}task__key", f"{sign}replicate")
     kept: list[PairRecord] = []
@@ -92,7 +94,9 @@ def _behind(found: QuerySet[Pair], after: tuple[str, int] | None, side: str) -> 
     )
 
 
-def _narrowed(pairs: QuerySet[Pair], transition: str, retrieved: str, skill: str) -> QuerySet[Pair]:
+def _narrowed(
+    pairs: QuerySet[Pair], transition: str, retrieved: str, skill: str, unequal: bool
+) -> QuerySet[Pair]:
     """Return a superset of the pairs that match, told apart by what the database can see."""
     if transition:
         outcomes = Outcome.objects.filter(pair=OuterRef("pk")).order_by("-pk")
@@ -103,11 +107,12 @@ def _narrowed(pairs: QuerySet[Pair], transition: str, retrieved: str, skill: str
                 Q(latest=transition) | Q(latest=None)
             )
         elif transition == CENSORED:
-            unequal = Attempt.objects.filter(execution__pair_arms__pair=OuterRef("pk")).annotate(
-                dropped=KT("trace__dropped_parameters")
-            )
-            told = Exists(unequal.filter(dropped__contains='"'))
-            pairs = pairs.filter(~Exists(outcomes) | Q(told))
+            left_out = ~Q(Exists(outcomes))
+            if unequal:
+                runs = Attempt.objects.filter(execution__pair_arms__pair=OuterRef("pk"))
+                refused = runs.annotate(dropped=KT("trace__dropped_parameters"))
+                left_out |= Q(Exists(refused.filter(dropped__contains='"')))
+            pairs = pairs.filter(left_out)
     if retrieved or skill:
         attempts = Attempt.objects.filter(
             execution__pair_arms__pair=OuterRef("pk"), execution__pair_arms__arm=Arm.SE

@@ -263,11 +263,12 @@ def pair_records(cell: Cell, pairs: Any) -> tuple[PairRecord, ...]:
     return record.pairs
 
 
-def evidence_of(cells: Sequence[Cell], arms: Any = None) -> Evidence:
+def evidence_of(cells: Sequence[Cell], arms: Any = None, *, notes: bool = True) -> Evidence:
     """Return what is recorded of ``cells``, in four queries however many there are.
 
     Args:
         arms: only these of their pairs' arms.
+        notes: whether to read how answers ended and what of them could not be used.
     """
     if arms is None:
         arms = PairArm.objects.filter(pair__cell__in=cells)
@@ -286,12 +287,12 @@ def evidence_of(cells: Sequence[Cell], arms: Any = None) -> Evidence:
     return Evidence(
         cells=cells,
         arms=found,
-        runs=_runs(Attempt.objects.filter(execution__in=arms.values("execution"))),
+        runs=_runs(Attempt.objects.filter(execution__in=arms.values("execution")), notes=notes),
         in_process=_in_process(cells, {arm.task for arm in found}),
     )
 
 
-def _runs(attempts: Any) -> dict[int, Run]:
+def _runs(attempts: Any, *, notes: bool) -> dict[int, Run]:
     """Return the run of each execution of ``attempts``; an attempt's standing grade counts."""
     grades = {
         attempt: (verdict, tier)
@@ -311,10 +312,8 @@ def _runs(attempts: Any) -> dict[int, Run]:
         invoked,
         returned,
         model,
-        status,
         dropped,
-        malformed,
-        searches,
+        *noted,
     ) in attempts.order_by("number").values_list(
         "pk",
         "execution",
@@ -323,8 +322,10 @@ def _runs(attempts: Any) -> dict[int, Run]:
         "invoked",
         Cast("returned_ids", TextField()),
         KeyTextTransform("model", "execution__arm_spec__spec"),
-        *(KT(f"trace__{name}") for name in _OF_THE_TRACE),
+        KT("trace__dropped_parameters"),
+        *(KT(f"trace__{name}") for name in _NOTED if notes),
     ):
+        status, malformed, searches = noted or (None, None, None)
         verdict, tier = grades.get(pk, (None, None))
         runs[execution] = Run(
             failure=failure,
@@ -342,7 +343,7 @@ def _runs(attempts: Any) -> dict[int, Run]:
     return runs
 
 
-_OF_THE_TRACE = ("status", "dropped_parameters", "malformed_decisions", "searches")
+_NOTED = ("status", "malformed_decisions", "searches")
 _NULL = "null"
 _SAYS_INVALID = re.compile(r'"valid": ?false')
 

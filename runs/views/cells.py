@@ -100,12 +100,15 @@ def cell(request: HttpRequest, slug: str, sha12: str) -> HttpResponse:
         raise Http404
     wanted = _wanted(request.GET)
     after = _after(request.GET.get("after", ""))
+    unequal = figures["censored"]["se"].get(Failure.UNEQUAL_PARAMETERS, 0)
     page = pairs_page(
         found,
         policy=experiment.spec["failure_policy"],
         transition=wanted["transition"],
         retrieved=wanted["retrieved"],
         skill=wanted["skill"],
+        # A report of an earlier moment may not know of them yet.
+        unequal=bool(unequal or standing.as_of),
         descending=wanted["sort"] == "-task",
         after=after,
         size=PAGE_SIZE,
@@ -126,7 +129,7 @@ def cell(request: HttpRequest, slug: str, sha12: str) -> HttpResponse:
             cell=cell_view(slug, figures, names=telling_apart(report)),
             pushed=experiment.origin == Origin.PUSHED,
             arms=_arms(found),
-            unequal=figures["censored"]["se"].get(Failure.UNEQUAL_PARAMETERS, 0),
+            unequal=unequal,
             rows=rows,
             found=None if filtered else figures["n_planned"],
             sorts=_choices(SORTS, wanted["sort"])[1:],
