@@ -78,7 +78,7 @@ class Files(Endpoint):
     largest_body = 3_000
 
     def post(self, request: Request) -> Response:
-        size = dict(request.data.items())["file"].size
+        size = request.FILES["file"].size
         record_event(actor=request.user, verb="thing.made", subject=str(size), at=NOW)
         return Response({"size": size}, status=201)
 

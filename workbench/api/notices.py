@@ -44,7 +44,7 @@ from workbench.schema import listing_schema
 from workbench.tokens import Scope
 
 KINDS = tuple(kind.value for kind in NoticeKind)
-WEBHOOKS = Listing(sorts={"created_at": "created_at"}, default_sort="created_at")
+WEBHOOKS = Listing(sorts={"created": "created_at"}, default_sort="created")
 DELIVERIES = Listing(sorts={"at": "at"}, default_sort="-at")
 
 

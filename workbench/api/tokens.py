@@ -22,8 +22,8 @@ from workbench.schema import listing_schema
 from workbench.tokens import Scope
 
 TOKENS = Listing(
-    sorts={"created_at": "created_at", "name": "name"},
-    default_sort="-created_at",
+    sorts={"created": "created_at", "name": "name"},
+    default_sort="-created",
 )
 MADE_BY_PEOPLE = (
     "A token makes no tokens: what leaks could otherwise outlive its own revocation. "
@@ -62,7 +62,7 @@ class NewTokenOutput(TokenOutput):
 
 
 class Tokens(Endpoint):
-    """One's own tokens, ended ones too."""
+    """List your own tokens, ended ones too."""
 
     secret_answer = True
 
@@ -91,7 +91,7 @@ class Tokens(Endpoint):
 
 
 class OneToken(Endpoint):
-    """One of one's own tokens."""
+    """Show one of your own tokens."""
 
     @extend_schema(responses=TokenOutput)
     def get(self, request: Request, uid: UUID) -> Response:
