@@ -8,10 +8,7 @@ it finish, runs it again with an edited skill, compares the two and takes the ru
 from __future__ import annotations
 
 import csv
-import io
-import json
 import re
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,67 +17,22 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.scripted_server import Answer, ScriptedServer, Seen, completion
+from tests.scripted_server import ScriptedServer
 from tests.serving import Served
+from tests.study import (
+    EDITED_TEXT,
+    FIRST_TEXT,
+    TASKS,
+    answer_by_rule,
+    endpoint_file,
+    skills_zip,
+    task_file,
+)
 from workbench.kernel.hosts import listening_port
 
 pytestmark = pytest.mark.xdist_group("browser")
 
 PASSWORD = "a long walk at dusk"
-TASKS = 8
-# By the number of the task: without skills the even ones pass, with the first text of the skill
-# the multiples of three, with the edited text all but the last.
-PASSES_WITHOUT = {0, 2, 4, 6}
-PASSES_WITH = {
-    "Keep a running total.": {0, 3, 6},
-    "Keep a running total, then subtract.": set(range(7)),
-}
-PRICE_IN, PRICE_OUT = 2.0, 8.0  # per million tokens
-
-
-def answer_by_rule(seen: Seen) -> Answer:
-    """Search once where skills are offered, then pass or fail as the tables above say."""
-    messages = seen.body["messages"]
-    asked = re.search(r"Question (\d+):", json.dumps(messages))
-    if asked is None:  # the small call before a start
-        return completion({"content": "fine"})
-    number = int(asked[1])
-    returned = [str(m["content"]) for m in messages if m["role"] == "tool"]
-    if seen.body.get("tools") and not returned:
-        call = {"name": "search_skills", "arguments": '{"query": "running total of a range"}'}
-        tool_calls = [{"id": "c1", "type": "function", "function": call}]
-        return completion({"content": None, "tool_calls": tool_calls}, finish="tool_calls")
-    passes = PASSES_WITHOUT
-    for text, numbers in PASSES_WITH.items():
-        if returned and text in returned[0]:
-            passes = numbers
-    return completion({"content": "right" if number in passes else "wrong"})
-
-
-def skills_zip(body: str) -> bytes:
-    """Return a library of two skills as a zip; ``body`` is the text of the first."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w") as archive:
-        for name, text in {"running-total": body, "sort-first": "Sort the input."}.items():
-            head = f"---\nname: {name}\ndescription: When a range total is asked for.\n---\n"
-            archive.writestr(f"{name}/SKILL.md", head + text + "\n")
-    return made.getvalue()
-
-
-def task_file() -> bytes:
-    """Return the tasks as JSONL."""
-    return "".join(
-        json.dumps(
-            {
-                "key": f"range/{n}",
-                "prompt": f"Question {n}: give the total of the range.",
-                "kind": "exact",
-                "checker": {"answers": ["right"]},
-            }
-        )
-        + "\n"
-        for n in range(TASKS)
-    ).encode()
 
 
 @dataclass(frozen=True)
@@ -98,11 +50,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
     data = tmp_path / "data"
     data.mkdir()
     with ScriptedServer(answer_by_rule, models=("thinker",)) as endpoint:
-        (data / "endpoints.toml").write_text(
-            f'[[endpoint]]\nname = "paid"\nbase_url = "{endpoint.base_url}"\n'
-            'api_key_env = "PAID_KEY"\n'
-            f'[[endpoint.model]]\nid = "thinker"\nprice_in = {PRICE_IN}\nprice_out = {PRICE_OUT}\n'
-        )
+        (data / "endpoints.toml").write_text(endpoint_file(endpoint.base_url))
         served = Served(
             *(data, "--port", str(port), "--public-url", base, "--no-model"),
             PAID_KEY="sk-paid-1234567890",
@@ -211,7 +159,7 @@ def test_a_team_prepares_runs_compares_and_takes_away_a_study(
     accessible(ann)
     assert bo.goto(links["ann"]).status == 410  # type: ignore[union-attr]
 
-    upload_library(lee, "Keep a running total.")
+    upload_library(lee, FIRST_TEXT)
     lee.goto("/suites/new/")
     lee.get_by_label("Suite").fill("ranges")
     tasks = {"name": "ranges.jsonl", "mimeType": "application/x-ndjson", "buffer": task_file()}
@@ -251,7 +199,7 @@ def test_a_team_prepares_runs_compares_and_takes_away_a_study(
     expect(lee.locator("main")).to_contain_text("−12.5")
 
     # The same study with an edited skill: a clone, which takes the newest library.
-    upload_library(lee, "Keep a running total, then subtract.")
+    upload_library(lee, EDITED_TEXT)
     lee.goto("/experiments/totals/")
     press(lee, "Clone")
     expect(lee.locator("h1")).to_have_text("totals-2")
