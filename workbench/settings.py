@@ -62,9 +62,7 @@ def _check_production() -> None:
 def _secret_key() -> str:
     """Return SECRET_KEY, or one generated into the data folder at the first start."""
     given = env.str("SECRET_KEY", "")
-    if not PRODUCTION:
-        if given:
-            return given
+    if not given:
         return _private_file(DATA_DIR / "secret_key", secrets.token_urlsafe(50)).read_text()
     if len(given) < LEAST_KEY_CHARS:
         fault = f"SECRET_KEY has {len(given)} characters; give at least {LEAST_KEY_CHARS}"
