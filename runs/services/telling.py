@@ -15,8 +15,8 @@ from workbench.notices import NoticeKind, notify
 _NEXT = {
     NoticeKind.EXPERIMENT_PAUSED: "See to the reason, then resume it on its page.",
     NoticeKind.BUDGET_REACHED: (
-        "What is recorded can be read. To go on, clone it with a larger budget; resumed as it "
-        "is, it pauses again."
+        "What is recorded can be read. To go on, give it a larger budget on its page; resumed as "
+        "it is, it pauses again."
     ),
 }
 _LONGEST_REASON = 1_000
