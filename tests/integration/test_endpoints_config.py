@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
+from tests.shared import ROOT
 from workbench.llm.endpoints import (
     InvalidEndpoints,
     configured_endpoints,
@@ -58,6 +59,18 @@ def test_the_file_names_endpoints_and_what_their_models_cost() -> None:
     assert (large.dialect, large.price_in) == ("json_action", None)
     assert [model.id for model in house.models] == ["qwen", "llama"]
     assert house.api_key_env is None
+
+
+def test_the_example_of_the_docs_is_accepted() -> None:
+    text = (ROOT / "docs" / "experiments.md").read_text()
+    example = text.split("## Endpoints for the browser")[1].split("```toml\n")[1].split("```")[0]
+    gateway, house = parse_endpoints(example, path="endpoints.toml")
+    assert [model.id for model in (*gateway.models, *house.models)] == [
+        "small-4b",
+        "large-70b",
+        "qwen3-8b",
+        "qwen3-32b",
+    ]
 
 
 def test_without_a_file_there_is_none_and_another_file_may_be_named(

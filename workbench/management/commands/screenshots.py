@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from runs.models import Cell, Experiment, Outcome, Pair
-from runs.selectors import newest_benchmarks
+from runs.selectors import drafts_for_list, newest_benchmarks
 from skills.models import Skill
 from skills.selectors import newest_libraries
 from workbench.accounts import create_sign_in_link, ensure_user, people
@@ -104,6 +104,14 @@ def pages() -> dict[str, str]:
         "account": reverse("account"),
         "not-found": "/nothing-here/",
     }
+    paths["experiment-new"] = reverse("experiment-new")
+    paths["experiment-new-form"] = reverse("experiment-new-form")
+    draft = drafts_for_list().first()
+    if draft:
+        where = {"slug": draft.slug}
+        paths["draft"] = reverse("draft", kwargs=where)
+        paths["draft-form"] = reverse("draft-form", kwargs=where)
+        paths["draft-edit"] = reverse("draft-edit", kwargs=where)
     experiment = Experiment.objects.order_by("-created_at", "-pk").first()
     if experiment:
         paths["experiment"] = reverse("experiment", kwargs={"slug": experiment.slug})
