@@ -95,9 +95,7 @@ def test_the_embedded_environment_needs_nothing(name: str, tmp_path: Path) -> No
         ("changeme" + KEY_OF_90[:50], "SECRET_KEY is a sample that others know"),
     ],
 )
-def test_a_key_that_others_can_guess_is_refused(
-    key: str, says: str, tmp_path: Path
-) -> None:
+def test_a_key_that_others_can_guess_is_refused(key: str, says: str, tmp_path: Path) -> None:
     refused = python(tmp_path, "-c", SETTINGS, **PRODUCTION | {"SECRET_KEY": key})
     assert refused.returncode != 0
     assert says in refused.stderr
