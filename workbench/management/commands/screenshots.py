@@ -92,6 +92,7 @@ def pages() -> dict[str, str]:
         "exports": reverse("exports"),
         "push": reverse("push"),
         "skills": reverse("skills"),
+        "compare": reverse("compare"),
         "libraries": reverse("libraries"),
         "library-new": reverse("library-new"),
         "suites": reverse("suites"),
@@ -112,7 +113,10 @@ def pages() -> dict[str, str]:
         paths["draft"] = reverse("draft", kwargs=where)
         paths["draft-form"] = reverse("draft-form", kwargs=where)
         paths["draft-edit"] = reverse("draft-edit", kwargs=where)
-    experiment = Experiment.objects.order_by("-created_at", "-pk").first()
+    newest = list(Experiment.objects.order_by("-created_at", "-pk")[:2])
+    experiment = newest[0] if newest else None
+    if len(newest) > 1:
+        paths["compared"] = f"{reverse('compare')}?a={newest[1].slug}&b={newest[0].slug}"
     if experiment:
         paths["experiment"] = reverse("experiment", kwargs={"slug": experiment.slug})
         cell = Cell.objects.filter(experiment=experiment).order_by("number").first()
