@@ -250,17 +250,16 @@ def test_a_cursor_serves_the_list_and_order_that_it_is_from() -> None:
 
 
 @FEW
-@given(data=st.data())
-def test_a_cursor_that_was_touched_is_no_cursor(data: st.DataObject) -> None:
+@given(place=st.integers(0, 10_000), other=st.characters(codec="utf-8"))
+def test_a_cursor_that_was_touched_is_no_cursor(place: int, other: str) -> None:
     with undone():
         make(("a", 0, 0), ("b", 1, 0))
         own = cursor_of({})
-        place = data.draw(st.integers(0, len(own) - 1))
-        other = data.draw(st.characters(codec="utf-8").filter(lambda c: c != own[place]))
+        place %= len(own)
         touched = own[:place] + other + own[place + 1 :]
-        # The last character of base64 may hold bits that nothing reads.
-        with pytest.raises(BadListQuery):
-            page_of(Job.objects.all(), listing=JOBS, query={"cursor": touched})
+        if touched != own:
+            with pytest.raises(BadListQuery):
+                page_of(Job.objects.all(), listing=JOBS, query={"cursor": touched})
 
 
 def test_without_the_signature_a_cursor_could_be_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
