@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+import psycopg
+
 from workbench import supervise
 from workbench.supervise import processes
 
@@ -63,7 +65,7 @@ def _start_valkey(folder: Path) -> str:
     child = supervise.valkey_child()
     _guarded(folder, [word.replace("{run}", str(folder)) for word in child.command])
     path = folder / "broker.sock"
-    _wait_until_it_answers(path, folder)
+    _wait_until(lambda: _listens(path), folder)
     return f"redis+socket://{path}"
 
 
@@ -92,8 +94,18 @@ def _start_postgres(folder: Path) -> str:
     ):
         server += ["-c", setting]
     _guarded(folder, [*_as_ordinary_user(folder), *server])
-    _wait_until_it_answers(folder / ".s.PGSQL.5432", folder)
-    return f"postgres://tester@{quote(str(folder), safe='')}/postgres"
+    url = f"postgres://tester@{quote(str(folder), safe='')}/postgres"
+    _wait_until(lambda: _accepts(url), folder)
+    return url
+
+
+def _accepts(url: str) -> bool:
+    # It listens before it is up, and refuses until then.
+    try:
+        psycopg.connect(url).close()
+    except psycopg.OperationalError:
+        return False
+    return True
 
 
 def _as_ordinary_user(folder: Path) -> list[str]:
@@ -140,12 +152,16 @@ def _guarded(folder: Path, command: Sequence[str]) -> None:
         )
 
 
-def _wait_until_it_answers(path: Path, folder: Path, patience_s: float = 30) -> None:
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return path.exists() and probe.connect_ex(str(path)) == 0
+
+
+def _wait_until(up: Callable[[], bool], folder: Path, patience_s: float = 60) -> None:
     deadline = time.monotonic() + patience_s
     while time.monotonic() < deadline:
-        with socket.socket(socket.AF_UNIX) as probe:
-            if path.exists() and probe.connect_ex(str(path)) == 0:
-                return
+        if up():
+            return
         time.sleep(0.02)
     raise NoServer((folder / "log").read_text()[-2000:])
 
