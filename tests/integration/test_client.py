@@ -134,7 +134,7 @@ def test_the_document_does_what_it_says(
     assert known["first"] != known["second"]
     (cell,) = known["comparison"]["cells"]
     assert cell["n_shared"] == 6
-    # Six tasks, two arms, two experiments; what both share stands in each.
+    # Six tasks, two arms, two experiments.
     assert len(pd.read_csv(known["path"])) == 24
     assert "finished" in capsys.readouterr().out
 
