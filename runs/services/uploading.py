@@ -46,6 +46,7 @@ KEPT_FOR = timedelta(days=2)
 _REPORT_EVERY_S = 1.0
 _CHECKING = "Checking every reference"
 _PREFIX = "suite-"
+_LEFT_BEHIND = (f"{_PREFIX}*", "tmp*.upload*")
 
 
 class TaskFileRefused(Exception):
@@ -171,7 +172,10 @@ def _imported(handle: Handle, path: Path, open_grader: Callable[[], Grader]) -> 
     stored = Benchmark.objects.filter(slug=job.subject, sha256=job.params["sha256"]).first()
     if stored is None:
         if not path.exists():
-            raise JobFailed("The uploaded file is no longer there. Upload it again.")
+            raise JobFailed(
+                "This worker doesn't find the uploaded file. Upload it again; if that doesn't "
+                "help, web and worker don't share one data folder (WORKBENCH_DATA)."
+            )
             # Not in memory: recorded cases may be many times the file.
         with tempfile.TemporaryFile(dir=settings.UPLOADS_DIR, prefix=_PREFIX) as recorded:
             in_process = _grade(handle, path, recorded, open_grader)
@@ -257,7 +261,9 @@ def _scan(lines: Iterable[bytes], kept: IO[str], file_name: str, format: Format 
 
 
 def _remove_left_behind(*, now: datetime) -> None:
-    for path in settings.UPLOADS_DIR.glob(f"{_PREFIX}*"):
+    # The second are files of forms whose process died while it read them.
+    found = [p for pattern in _LEFT_BEHIND for p in settings.UPLOADS_DIR.glob(pattern)]
+    for path in found:
         try:
             if path.stat().st_mtime < (now - KEPT_FOR).timestamp():
                 path.unlink()

@@ -358,11 +358,13 @@ def test_too_many_tasks_are_refused(lead: Client, monkeypatch: pytest.MonkeyPatc
 def test_files_that_no_job_took_are_removed_in_time(lead: Client) -> None:
     folder = Path(settings.UPLOADS_DIR)
     old, other = folder / "suite-old.jsonl", folder / "not-ours"
-    for path in (old, other):
+    form = folder / "tmpx.upload.jsonl"
+    for path in (old, other, form):
         path.write_text("x")
         os.utime(path, (0, 0))
     post(lead, file_of(task("a")))
     assert not old.exists()
+    assert not form.exists()
     assert other.exists()
     other.unlink()
     assert len(left_behind()) == 1
