@@ -15,7 +15,8 @@ from rest_framework.response import Response
 from runs.api.experiments import experiment_or_404
 from runs.models import Cell, Design, Experiment
 from runs.selectors import cells_of
-from runs.services.reporting import descriptor_of, report_of
+from runs.services.reporting import descriptor_of
+from runs.services.standing import standing_report
 from workbench.kernel.api import NoParameters, checked_query
 from workbench.kernel.lists import Filter, Listing
 from workbench.rest import Endpoint, listed
@@ -109,6 +110,6 @@ class OneCell(Endpoint):
         checked_query(request.query_params, NoParameters)
         experiment = experiment_or_404(slug)
         cell = cell_or_404(experiment, sha12)
-        cells = report_of(experiment)["cells"]
+        cells = standing_report(experiment).result["cells"]
         figures = next((one for one in cells if one["cell"].get("sha12") == sha12), None)
         return Response(CellDetailOutput(cell, context={"slug": slug, "figures": figures}).data)

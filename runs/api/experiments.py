@@ -7,6 +7,7 @@ from typing import Any
 from django.http import Http404
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.http import http_date
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
@@ -16,7 +17,7 @@ from rest_framework.response import Response
 from runs.models import Experiment, ExperimentStatus, Origin
 from runs.selectors import EXPERIMENT_LISTING, ExperimentMissing, experiment_by_slug
 from runs.services.progress import Progress, progress_of
-from runs.services.reporting import report_of
+from runs.services.standing import standing_report
 from workbench.kernel.api import NoParameters, checked_query
 from workbench.rest import Endpoint, listed
 from workbench.schema import listing_schema
@@ -135,10 +136,18 @@ class OneExperiment(Endpoint):
 
 
 class ExperimentReport(Endpoint):
-    """Show an experiment's report, as docs/report-schema.json has it."""
+    """Show an experiment's report, as docs/report-schema.json has it.
+
+    Of a large experiment that still changes it is the last count; the header ``Last-Modified``
+    then says when that was made.
+    """
 
     @extend_schema(responses=OpenApiTypes.OBJECT)
     def get(self, request: Request, slug: str) -> Response:
         checked_query(request.query_params, NoParameters)
+        standing = standing_report(experiment_or_404(slug))
         # The schema is the contract here; a serializer would be a second one beside it.
-        return Response(report_of(experiment_or_404(slug)))
+        response = Response(standing.result)
+        if standing.as_of:
+            response["Last-Modified"] = http_date(standing.as_of.timestamp())
+        return response

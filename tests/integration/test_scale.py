@@ -14,6 +14,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.http import parse_http_date
 
 from runs.models import Arm, EffectReport, Experiment, ExperimentStatus, Pair, Snapshot
 from runs.services import pair_lists, standing
@@ -141,6 +142,8 @@ def test_a_large_report_shows_its_moment_until_the_sweep_counts_again(lead: Clie
     assert second.as_of is not None
     text = Page(lead.get("/experiments/large/").content.decode()).text
     assert f"Counted {second.as_of:%-d %b %Y, %H:%M:%S} UTC" in text
+    answer = lead.get("/api/v1/experiments/large/report/")
+    assert parse_http_date(answer["Last-Modified"]) == int(second.as_of.timestamp())
     # Not sooner than the pause, so that counting takes a small share of the time.
     while refresh_oldest(now=second.as_of + timedelta(seconds=1)):
         pass

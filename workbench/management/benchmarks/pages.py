@@ -28,6 +28,7 @@ class PageTime:
     Attributes:
         first_ms: the first time it was asked for.
         median_ms, worst_ms: of the rounds after that.
+        cpu_ms: median of what the process computed in that time: what is left on a busy machine.
         queries: to the database, in one round.
         kilobytes: of the answer.
     """
@@ -36,20 +37,21 @@ class PageTime:
     path: str
     first_ms: float
     median_ms: float
+    cpu_ms: float
     worst_ms: float
     queries: int
     kilobytes: float
 
     @property
     def met(self) -> bool:
-        """Whether it stays below the limit; one slow round of a busy machine is forgiven."""
+        """Whether half of the rounds stay below the limit."""
         return self.median_ms < LIMIT_MS
 
     def text(self) -> str:
         """Return it as a line for the terminal."""
         return (
-            f"  {self.name:<28} {self.median_ms:7.0f} ms  (first {self.first_ms:.0f}, worst "
-            f"{self.worst_ms:.0f}; {self.queries} queries, {self.kilobytes:.0f} KB)"
+            f"  {self.name:<28} {self.median_ms:7.0f} ms  (CPU {self.cpu_ms:.0f}, first "
+            f"{self.first_ms:.0f}, worst {self.worst_ms:.0f}; {self.queries} queries, {self.kilobytes:.0f} KB)"
             f"{'' if self.met else '  MISSED'}"
         )
 
@@ -128,11 +130,12 @@ def _times() -> Iterator[PageTime]:
     client.force_login(ensure_user(name="measured", role=Role.ADMIN))
     client.get("/glossary/")  # what the process loads once is in no figure
     for name, path in _paths().items():
-        took = []
+        took, computed = [], []
         for _ in range(ROUNDS + 1):
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.process_time()
             response = client.get(path)
             took.append((time.perf_counter() - began) * 1000)
+            computed.append((time.process_time() - cpu) * 1000)
         if response.status_code != 200:
             raise SystemExit(f"{path} answered {response.status_code}")
         with CaptureQueriesContext(connection) as captured:
@@ -142,6 +145,7 @@ def _times() -> Iterator[PageTime]:
             path=path,
             first_ms=took[0],
             median_ms=statistics.median(took[1:]),
+            cpu_ms=statistics.median(computed[1:]),
             worst_ms=max(took[1:]),
             queries=len(captured),
             kilobytes=len(response.content) / 1024,
