@@ -23,12 +23,13 @@ from runs.selectors import (
     pair_counts,
 )
 from runs.services import lifecycle
-from runs.services.reporting import DEMONSTRATION, report_of
+from runs.services.reporting import DEMONSTRATION, is_being_pushed, report_of
 from runs.services.standing import standing_report
 from runs.views.draftlist import DraftRow, draft_rows
 from runs.views.figures import COLUMNS, HEADS, UNITS, CellView, Quadrant, cell_views
 from runs.views.listing import ListControls, list_controls, page_or_404
 from runs.views.live import (
+    STORING,
     Actions,
     BudgetView,
     ProgressView,
@@ -166,7 +167,7 @@ def experiments(request: HttpRequest) -> HttpResponse:
     rows = tuple(
         ExperimentRow(
             slug=experiment.slug,
-            status=experiment.status,
+            status=STORING if is_being_pushed(experiment) else experiment.status,
             origin=Origin(experiment.origin).label,
             author=experiment.author.get_username() if experiment.author else "",
             cells=counts[experiment.pk].cells,

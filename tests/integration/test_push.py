@@ -44,7 +44,7 @@ from runs.services import handing_in, lifecycle, pushing
 from runs.services.handing_in import perform_push
 from runs.services.lifecycle import WrongStatus
 from runs.services.pushing import BadPush, OtherContent, read_push, store_push
-from runs.services.reporting import report_of
+from runs.services.reporting import inputs_of, report_of
 from tests.factories import NOW, make_experiment, make_user
 from tests.htmlchecks import faults_of
 from workbench.jobs import perform
@@ -309,6 +309,17 @@ def test_a_push_that_was_cut_off_shows_nothing_and_is_taken_up_where_it_stopped(
     assert again.status == ExperimentStatus.FINISHED
     assert figures(report_of(again)) == figures(report_of_file(ROWS))
     assert Attempt.objects.count() == 6
+
+
+def test_figures_of_half_a_push_are_never_taken_for_those_of_all_of_it() -> None:
+    whole = pushed(ROWS)
+    assert len(report_of(whole)["cells"]) == 1
+    # All rows are there, but not yet the last step.
+    Experiment.objects.update(status=ExperimentStatus.PLANNED)
+    half = Experiment.objects.get()
+    assert report_of(half)["cells"] == []
+    assert inputs_of(half) != inputs_of(whole)
+    assert len(report_of(pushed(ROWS))["cells"]) == 1
 
 
 def pushing_notice() -> str:
