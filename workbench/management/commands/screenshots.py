@@ -103,6 +103,7 @@ def pages() -> dict[str, str]:
         "people": reverse("people"),
         "person": reverse("person", kwargs={"name": _somebody()}),
         "account": reverse("account"),
+        "api-docs": reverse("api-docs"),
         "not-found": "/nothing-here/",
     }
     paths["experiment-new"] = reverse("experiment-new")
