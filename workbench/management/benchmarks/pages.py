@@ -51,7 +51,8 @@ class PageTime:
         """Return it as a line for the terminal."""
         return (
             f"  {self.name:<28} {self.median_ms:7.0f} ms  (CPU {self.cpu_ms:.0f}, first "
-            f"{self.first_ms:.0f}, worst {self.worst_ms:.0f}; {self.queries} queries, {self.kilobytes:.0f} KB)"
+            f"{self.first_ms:.0f}, worst {self.worst_ms:.0f}; {self.queries} queries, "
+            f"{self.kilobytes:.0f} KB)"
             f"{'' if self.met else '  MISSED'}"
         )
 
