@@ -71,8 +71,8 @@ def store_rows(*, slug: str, sha256: str, rows: Iterable[Mapping[str, Any]]) -> 
 def _insert(benchmark: Benchmark, rows: Iterator[Mapping[str, Any]]) -> None:
     """Insert the tasks without a model instance each, which would take most of the time."""
     fields: list[Any] = [Task._meta.get_field(name) for name in ("benchmark", *_TEXTS, *_VALUES)]
-    values = fields[-len(_VALUES) :]
     columns = [field.column for field in fields]
+    as_json = connection.ops.adapt_json_value
     quoted = ", ".join(connection.ops.quote_name(column) for column in columns)
     marks = ", ".join(["%s"] * len(columns))
     table = connection.ops.quote_name(Task._meta.db_table)
@@ -84,7 +84,7 @@ def _insert(benchmark: Benchmark, rows: Iterator[Mapping[str, Any]]) -> None:
                     (
                         benchmark.pk,
                         *(row[name] for name in _TEXTS),
-                        *(f.get_db_prep_save(row[f.name], connection) for f in values),
+                        *(as_json(row[name], None) for name in _VALUES),
                     )
                     for row in batch
                 ],
