@@ -6,6 +6,7 @@ Such a task takes the job's uid and calls ``perform`` with the work.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,10 @@ MAX_TRIES = 3
 # A job that nobody took up is sent again by the sweep after this long.
 LOST_AFTER = timedelta(seconds=30)
 TOP_UP_BELOW = 20
+DISK_FULL = (
+    "The disk of the data folder is full. Free some of it, or tell whoever runs this workbench, "
+    "then ask for it again."
+)
 UNEXPECTED = (
     "It stopped for a reason nobody foresaw; the worker's log has it. Ask for it again, or tell "
     "whoever runs this workbench."
@@ -144,6 +149,9 @@ def perform(uid: UUID, work: Work) -> None:
         return
     except JobFailed as failed:
         problem, result = str(failed), failed.result
+    except OSError as error:
+        logger.exception("the job %s (%s of %s) failed", uid, job.kind, job.subject)
+        problem = DISK_FULL if error.errno == errno.ENOSPC else UNEXPECTED
     except Exception:
         logger.exception("the job %s (%s of %s) failed", uid, job.kind, job.subject)
         problem = UNEXPECTED

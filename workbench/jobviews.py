@@ -52,6 +52,7 @@ class JobView:
         state: pending, running, done or failed.
         steps: how many there are; None while nobody knows.
         percent: rounded down; None while nobody knows.
+        summary: what came of it, once it is done: the ``summary`` of its result, if any.
         problem: why it failed and what to do about it; empty otherwise.
         result_url: of what came of it; empty while there is nothing.
         result_label: the words of that link.
@@ -67,6 +68,7 @@ class JobView:
     steps: int | None
     percent: int | None
     note: str
+    summary: str
     problem: str
     requested: str
     ended: str
@@ -101,6 +103,7 @@ def job_view(
         # Rounded down: 100 is shown when all is done and not before.
         percent=min(100 * job.finished_steps // job.steps, 100) if job.steps else None,
         note=job.note if live else "",
+        summary=str((job.result or {}).get("summary", "")) if done else "",
         problem=job.problem,
         requested=utc(job.created_at),
         ended=utc(job.ended_at),

@@ -260,12 +260,15 @@ def perform_export(handle: Handle) -> Mapping[str, Any]:
     written = write_file(
         _folder() / name, columns=source.columns, chunks=counted(), format=wanted.format
     )
+    kept_until = timezone.now() + KEPT_FOR
     return {
         "file": f"{_plain_name(wanted)}.{wanted.format}",
+        "summary": f"{written.rows:,} {'row' if written.rows == 1 else 'rows'}, "
+        f"{written.bytes:,} bytes; kept until {kept_until:%-d %b %Y}.",
         "rows": written.rows,
         "bytes": written.bytes,
         "sha256": written.sha256,
-        "kept_until": (timezone.now() + KEPT_FOR).isoformat(),
+        "kept_until": kept_until.isoformat(),
         "path": reverse("export-file", kwargs={"uid": handle.job.uid}),
     }
 

@@ -20,7 +20,14 @@ from django.utils.text import slugify
 
 from runs.domain.checking import Verdict
 from runs.domain.effects import Transition
-from runs.domain.plan import FAILURE_POLICY_OF, SLUG, ArmSpec, BenchmarkSpec, ExperimentSpec
+from runs.domain.plan import (
+    FAILURE_POLICY_OF,
+    RESERVED_SLUGS,
+    SLUG,
+    ArmSpec,
+    BenchmarkSpec,
+    ExperimentSpec,
+)
 from runs.domain.plan import ModelSpec as PlannedModel
 from runs.domain.report import Failure as NoResult
 from runs.domain.report import FailurePolicy, Preset
@@ -76,8 +83,6 @@ MOST_ROWS = 200_000
 # A row of a CSV file may have several lines, where a text in it has.
 MOST_LINES = 1_000_000
 LARGEST_BYTES = 100_000_000
-# Slugs that pages of the list of experiments have taken.
-RESERVED = frozenset({"push", "new"})
 LONGEST_SLUG = 100
 # What a grade of a pushed run names instead of a checker and its isolation.
 IMPORTED = "imported"
@@ -133,12 +138,26 @@ class Push:
     def uid(self) -> Any:
         return uid_for(*self.uid_parts)
 
+    @property
+    def summary(self) -> str:
+        """What became of the rows, in a sentence."""
+        pairing = self.pairing
+        told = [f"{_count(self.n_rows, 'row')} became {_count(self.n_pairs, 'pair')}"]
+        left_out = (
+            (pairing.repeated, "identical row", "counted once"),
+            (len(pairing.conflicts), "arm", "left out: rows contradict each other"),
+            (len(pairing.unpaired), "pair", "left out: one arm only"),
+        )
+        told += [f"{_count(n, noun)} {why}" for n, noun, why in left_out if n]
+        return "; ".join(told) + "."
+
     def answer(self) -> dict[str, Any]:
         """Return what whoever pushed them is told, in plain JSON values."""
         pairing = self.pairing
         return {
             "experiment": self.slug,
             "path": reverse("experiment", kwargs={"slug": self.slug}),
+            "summary": self.summary,
             "uid": str(self.uid),
             "rows": self.n_rows,
             "cells": len(self.matched.cells),
@@ -215,7 +234,7 @@ def fault_of(*, slug: str, preset: str, failure_policy: str) -> dict[str, str]:
             f"a slug is words of a-z and 0-9 joined by hyphens, of at most {LONGEST_SLUG} "
             "characters"
         )
-    elif slug in RESERVED:
+    elif slug in RESERVED_SLUGS:
         faults["experiment"] = f"'{slug}' is an address of the workbench; choose another slug"
     if preset not in [choice.value for choice in Preset]:
         faults["preset"] = f"it takes {', '.join(choice.value for choice in Preset)}"
@@ -300,6 +319,10 @@ def store_push(
 
 
 # --- what the database can't hold -------------------------------------------------
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _at_most(lines: Iterable[str], most: int) -> Iterator[str]:

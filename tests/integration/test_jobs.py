@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from tests.factories import NOW, make_job, make_user
 from tests.htmlchecks import faults_of
 from workbench import jobs
 from workbench.jobs import (
+    DISK_FULL,
     MAX_TRIES,
     UNEXPECTED,
     Handle,
@@ -126,6 +128,18 @@ def test_an_unforeseen_failure_is_logged_and_tells_nothing_of_its_own(
     job = again(job)
     assert (job.state, job.problem, job.result) == (LeaseState.DEAD, UNEXPECTED, None)
     assert "hunter2" in caplog.text
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("number", "said"), [(errno.ENOSPC, DISK_FULL), (errno.EIO, UNEXPECTED)])
+def test_a_full_disk_is_told_from_what_nobody_foresaw(number: int, said: str) -> None:
+    job = pending()
+
+    def work(handle: Handle) -> Mapping[str, Any]:
+        raise OSError(number, "/secret/folder")
+
+    perform(job.uid, work)
+    assert again(job).problem == said
 
 
 @pytest.mark.django_db
@@ -291,7 +305,10 @@ STATES: list[tuple[dict[str, Any], list[str]]] = [
         ["writing &lt;b&gt;", "30 of 40 (75 %)", 'value="30"', "hx-get", "Refresh"],
     ),
     ({"state": "running"}, ["known yet", "<progress aria-label"]),
-    ({"state": "done", "result": {"path": "/exports/"}}, ["It is done", 'href="/exports/"']),
+    (
+        {"state": "done", "result": {"path": "/exports/", "summary": "3 <rows>."}},
+        ["It is done", "3 &lt;rows&gt;.", 'href="/exports/"'],
+    ),
     ({"state": "dead", "problem": "Mend row 3.\nThen <again>"}, ["Mend row 3.", "&lt;again&gt;"]),
 ]
 

@@ -144,6 +144,10 @@ def test_what_could_not_be_paired_is_told_and_never_averaged() -> None:
     assert answer["conflicts"] == [{"task": "t1", "arm": "SE", "replicate": 1}]
     assert answer["unpaired"] == [{"task": "t2", "replicate": 1}]
     assert (answer["repeated"], answer["ignored_columns"]) == (1, ["strange"])
+    assert answer["summary"] == (
+        "13 rows became 6 pairs; 1 identical row counted once; 1 arm left out: rows contradict "
+        "each other; 1 pair left out: one arm only."
+    )
     assert report_of(experiment)["cells"][0]["censored"] == {
         "se": {"conflict": 1, "unequal_parameters": 1},
         "sd": {
