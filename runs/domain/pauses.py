@@ -69,6 +69,15 @@ def advice_on(reason: str) -> str:
     return _OTHER
 
 
+def advice_before(reason: str) -> str:
+    """Return what to do about ``reason`` where nothing has been started yet."""
+    if found := re.search(r"the environment variable (\w+) is not set", reason):
+        return f"Set {found[1]} where the workers are started, restart them, then ask again."
+    if "unknown_model" in reason:
+        return "Choose a model that the endpoint serves, or ask again once it serves this one."
+    return "Mend that, then ask again."
+
+
 def is_budget(reason: str) -> bool:
     """Return whether the experiment is paused because a cap of its budget is reached."""
     return bool(re.search(r"the budget of .+ is reached", reason))

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from runs.domain.agent import AgentStopped
 from runs.domain.partitions import PartitionImpossible
+from runs.domain.pauses import advice_before
 from runs.domain.plan import Budget, ExperimentSpec
 from runs.domain.suites import InvalidTaskFile
 from runs.models import Experiment, ExperimentDraft, ExperimentStatus
@@ -43,9 +44,6 @@ _LIVE = (LeaseState.PENDING, LeaseState.RUNNING)
 
 # What people can mend, or what their endpoint or host said: told as it is.
 _TOLD = (
-    AgentStopped,
-    BadEndpoint,
-    EndpointFault,
     EndpointUnusable,
     HostFailed,
     InvalidTaskFile,
@@ -348,8 +346,10 @@ def _told() -> Iterator[None]:
     """Turn anticipated faults into what a failed job shows."""
     try:
         yield
+    except (AgentStopped, BadEndpoint, EndpointFault) as error:
+        raise JobFailed(f"A model can't be used: {error}. {advice_before(str(error))}") from error
     except _TOLD as error:
-        raise JobFailed(f"{error}".strip() or type(error).__name__) from error
+        raise JobFailed(str(error)) from error
 
 
 def _summed(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from runs.domain.drafts import (
     GROUPS,
     MOST_GROUPS,
+    TOP,
     DraftForm,
     EndpointChoice,
     FieldFault,
@@ -214,8 +215,20 @@ def faults_of(
         empty = _EMPTY.get(name.rpartition("-")[2]) if "is blank" in problem.message else None
         found.append(Fault(name, empty or problem.message))
     return tuple(
-        Fault(fault.field, f"{_where(fault.field)}: {fault.text}") for fault in dict.fromkeys(found)
+        Fault(fault.field, f"{_where(fault.field)}: {fault.text}")
+        for fault in sorted(dict.fromkeys(found), key=lambda fault: _place(fault.field))
     )
+
+
+def _place(name: str) -> tuple[int, int, int]:
+    """Return where a field stands in the form, for sorting."""
+    if name in TOP:
+        return 0, 0, TOP.index(name)
+    group, _, rest = name.partition("-")
+    if group in GROUPS:
+        number, _, key = rest.partition("-")
+        return 1 + list(GROUPS).index(group), int(number), GROUPS[group].index(key)
+    return 9, 0, 0
 
 
 def form_view(form: DraftForm, offer: Offer, *, faults: Sequence[Fault]) -> FormView:
