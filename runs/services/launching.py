@@ -347,7 +347,9 @@ def _told() -> Iterator[None]:
     try:
         yield
     except (AgentStopped, BadEndpoint, EndpointFault) as error:
-        raise JobFailed(f"A model can't be used: {error}. {advice_before(str(error))}") from error
+        raise JobFailed(
+            f"A model can't be used: {str(error).rstrip('.')}. {advice_before(str(error))}"
+        ) from error
     except _TOLD as error:
         raise JobFailed(str(error)) from error
 
