@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import QuerySet
 from django.http import Http404
 from django.urls import reverse
 from drf_spectacular.utils import extend_schema, extend_schema_field
@@ -28,10 +28,10 @@ from runs.models import (
     Experiment,
     Failure,
     Grade,
-    Outcome,
     Pair,
     PairArm,
 )
+from runs.services.pair_lists import CENSORED, narrowed
 from runs.services.reporting import pair_records
 from skills.selectors import texts_in
 from workbench.kernel.api import NoParameters, checked_query
@@ -151,11 +151,14 @@ def _listed(request: Request, experiment: Experiment, pairs: QuerySet[Pair]) -> 
         found = {row.uid: row for row in _rows(rows, policy) if _wanted(row, asked)}
         return [found.get(pair.uid) for pair in rows]
 
-    wanted = request.query_params.get("transition", "")
-    if wanted in TRANSITIONS:
-        # More than are wanted: a call that failed may count as wrong without an outcome.
-        outcomes = Outcome.objects.filter(pair=OuterRef("pk"))
-        pairs = pairs.filter(Q(Exists(outcomes.filter(transition=wanted))) | ~Q(Exists(outcomes)))
+    query = request.query_params
+    left_out = CENSORED if query.get("censored") == "true" else ""
+    pairs = narrowed(
+        pairs,
+        transition=query.get("transition", "") or left_out,
+        retrieved=query.get("retrieved", ""),
+        skill=query.get("skill", ""),
+    )
     related = ("cell__partition__benchmark", "cell__library", "cell__treatment")
     return listed(
         request, pairs.select_related(*related), listing=PAIRS, output=PairOutput, shown=shown

@@ -59,7 +59,13 @@ def pairs_page(
         skill: slug of a skill that was returned, or empty.
         unequal: whether there may be pairs whose arms weren't run with equal settings.
     """
-    found = _narrowed(Pair.objects.filter(cell=cell), transition, retrieved, skill, unequal)
+    found = narrowed(
+        Pair.objects.filter(cell=cell),
+        transition=transition,
+        retrieved=retrieved,
+        skill=skill,
+        unequal=unequal,
+    )
     sign, side = ("-", "lt") if descending else ("", "gt")
     found = found.order_by(f"{sign}task__key", f"{sign}replicate")
     kept: list[PairRecord] = []
@@ -94,10 +100,18 @@ def _behind(found: QuerySet[Pair], after: tuple[str, int] | None, side: str) -> 
     )
 
 
-def _narrowed(
-    pairs: QuerySet[Pair], transition: str, retrieved: str, skill: str, unequal: bool
+def narrowed(
+    pairs: QuerySet[Pair],
+    *,
+    transition: str = "",
+    retrieved: str = "",
+    skill: str = "",
+    unequal: bool = True,
 ) -> QuerySet[Pair]:
-    """Return a superset of the pairs that match, told apart by what the database can see."""
+    """Return a superset of the pairs that match, told apart by what the database can see.
+
+    Args as of ``pairs_page``.
+    """
     if transition:
         outcomes = Outcome.objects.filter(pair=OuterRef("pk")).order_by("-pk")
         latest = outcomes.values("transition")[:1]

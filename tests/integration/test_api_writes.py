@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.core.management import call_command
 from django.db import connection, connections
 from django.test import Client, override_settings
 from django.urls import path
@@ -402,6 +403,15 @@ def test_old_keys_are_forgotten(lead: Client) -> None:
     idempotency.forget_old(now=now + timedelta(days=6))
     assert IdempotencyKey.objects.count() == 1
     idempotency.forget_old(now=now + timedelta(days=8))
+    assert IdempotencyKey.objects.count() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_sweep_forgets_old_keys() -> None:
+    user = make_user("lou", Role.LEAD)
+    long_ago = timezone.now() - timedelta(days=8)
+    idempotency.begin(user=user, key="k", request_sha256="0" * 64, at=long_ago)
+    call_command("sweep", once=True)
     assert IdempotencyKey.objects.count() == 0
 
 
