@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import jsonschema
 import pytest
@@ -13,6 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from runs.models import Experiment, ExperimentStatus, Pair
+from runs.services.handing_in import perform_push
 from runs.services.reporting import report_of
 from tests.factories import (
     NOW,
@@ -27,6 +28,7 @@ from tests.factories import (
     set_status,
 )
 from tests.shared import ROOT
+from workbench.jobs import perform
 from workbench.kernel.roles import Role
 from workbench.trail import record_event
 
@@ -99,6 +101,27 @@ def test_a_paused_experiment_says_why(lead: Client) -> None:
     experiment = make_experiment("panel")
     set_status(experiment, ExperimentStatus.PAUSED, "the budget is reached")
     assert get(lead, "experiments/panel/")["reason"] == "the budget is reached"
+
+
+def test_pushed_runs_are_an_experiment_like_any_other(lead: Client) -> None:
+    rows = [
+        {"task": "t1", "arm": "SE", "outcome": 0, "retrieved": True, "skill_ids": ["sorting"]},
+        {"task": "t1", "arm": "SD", "outcome": 1},
+    ]
+    body = {"experiment": "mine", "rows": rows}
+    asked = lead.post(BASE + "run-rows/", json.dumps(body), content_type="application/json")
+    assert asked.status_code == 202
+    perform(UUID(asked.json()["uid"]), perform_push)
+    found = get(lead, "experiments/mine/")
+    assert (found["origin"], found["status"]) == ("pushed", "finished")
+    (cell,) = every(lead, "experiments/mine/cells/")
+    assert get(lead, cell["links"]["self"])["figures"]["n_pairs"] == 1
+    (row,) = every(lead, "experiments/mine/pairs/?transition=harmful")
+    pair = get(lead, row["url"])
+    assert [skill["slug"] for skill in pair["returned"]] == ["sorting"]
+    for arm in pair["arms"]:
+        assert len(every(lead, arm["attempts"])) == 1
+    assert [one["slug"] for one in every(lead, "experiments/?origin=pushed")] == ["mine"]
 
 
 def test_a_cell_shows_its_arms_and_the_reports_figures(lead: Client) -> None:

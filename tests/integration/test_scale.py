@@ -71,6 +71,14 @@ def paths_of(slug: str, other: str) -> dict[str, str]:
         "libraries": reverse("libraries"),
         "people": reverse("people"),
         "API experiments": reverse("api-experiments"),
+        "API experiment": reverse("api-experiment", kwargs=of_one),
+        "API cell": reverse("api-cell", kwargs=where),
+        "API pairs of all cells": reverse("api-experiment-pairs", kwargs=of_one),
+        "API won pairs by skill": f"{pairs}?transition=helpful&skill=skill-0001",
+        "API pair": reverse("api-pair", kwargs={"uid": pair.uid}),
+        "API tries": reverse(
+            "api-execution-attempts", kwargs={"uid": pair.arms.get(arm="SE").execution.uid}
+        ),
         "API report": reverse("api-experiment-report", kwargs=of_one),
         "API cells": reverse("api-experiment-cells", kwargs=of_one),
         "API pairs": pairs,
