@@ -188,6 +188,11 @@ def _paths() -> dict[str, str]:
             f"{slug}, by skill": f"{page}?skill=skill-0003&sort=-task",
             f"{slug}, API pairs": reverse("api-cell-pairs", kwargs=where),
             f"{slug}, API report": reverse("api-experiment-report", kwargs={"slug": slug}),
+            f"{slug}, API experiment": reverse("api-experiment", kwargs={"slug": slug}),
+            f"{slug}, API lost pairs": reverse("api-experiment-pairs", kwargs={"slug": slug})
+            + "?transition=harmful",
+            f"{slug}, API pairs left out": reverse("api-experiment-pairs", kwargs={"slug": slug})
+            + "?censored=true",
         }
     pair = Pair.objects.filter(cell=cell).order_by("pk")[0]
     paths["pair"] = reverse("pair", kwargs={"uid": pair.uid})
