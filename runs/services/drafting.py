@@ -252,7 +252,8 @@ def check_draft(toml: str, *, slug: str = "") -> DraftCheck:
         check_names(text=toml, path="", trusted=False)
     except InvalidExperiment as error:
         return DraftCheck(error.problems)
-    tasks = {one.name: one.tasks for one in suite_choices()}
+    suites = {benchmark.suite for benchmark in spec.benchmarks}
+    tasks = {one.name: one.tasks for one in suite_choices(suites)}
     problems = []
     if fault := _taken(spec.slug, own=slug, toml=toml):
         problems.append(Problem(line_of(toml, table="", key="slug"), fault))
@@ -325,5 +326,5 @@ def _taken(slug: str, *, own: str, toml: str) -> str:
 
 
 def _names_files(toml: str) -> bool:
-    known = {*SUITE_NAMES, *(one.name for one in suite_choices())}
-    return any(name not in known for name, _ in named_in(toml, table="benchmark", key="suite"))
+    named = {name for name, _ in named_in(toml, table="benchmark", key="suite")}
+    return bool(named - {*SUITE_NAMES, *(one.name for one in suite_choices(named))})

@@ -42,17 +42,18 @@ def check_names(*, text: str, path: str, trusted: bool = True) -> None:
 
 
 def _suites(text: str, *, trusted: bool) -> Iterator[Problem]:
-    known = {one.name for one in suite_choices()}
+    named = named_in(text, table="benchmark", key="suite")
+    here = {one.name for one in suite_choices({source for source, _ in named})}
     if trusted:  # one whose package is missing is told by name when it is loaded
-        known |= set(SUITE_NAMES)
-    for source, line in named_in(text, table="benchmark", key="suite"):
-        if source in known:
+        here |= set(SUITE_NAMES)
+    for source, line in named:
+        if source in here:
             continue
         if not trusted:
             yield Problem(
                 line,
                 f"there is no suite {source!r} here; upload the tasks first, or choose one of "
-                f"{', '.join(sorted(known))}",
+                f"{', '.join(one.name for one in suite_choices())}",
             )
         elif not Path(source).exists():
             yield Problem(line, str(UnknownSource(source)))
