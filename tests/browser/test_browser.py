@@ -58,9 +58,14 @@ def paths_of(experiment: Experiment) -> dict[str, str]:
     cell = cells_of(experiment)[0]
     lost, *_ = cell.pairs.filter(outcomes__transition="harmful").order_by("task__key")
     where = {"slug": experiment.slug}
+    compare = f"{reverse('compare')}?a={experiment.slug}&b={experiment.slug}"
+    shas = [each.sha256[:12] for each in cells_of(experiment)]
     return {
         "home": reverse("home"),
         "experiments": reverse("experiments"),
+        "compare": reverse("compare"),
+        "compare, refused": compare,
+        "compared": f"{compare}&cell_a={shas[0]}&cell_b={shas[-1]}&allow=control",
         "experiment": reverse("experiment", kwargs=where),
         "cell": reverse("cell", kwargs={**where, "sha12": cell.sha256[:12]}),
         "pair": reverse("pair", kwargs={"uid": lost.uid}),
