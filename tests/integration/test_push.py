@@ -315,7 +315,7 @@ def test_a_push_that_was_cut_off_shows_nothing_and_is_taken_up_where_it_stopped(
     assert Attempt.objects.count() == 6
 
 
-def test_figures_of_half_a_push_are_never_taken_for_those_of_all_of_it() -> None:
+def test_figures_of_half_a_push_are_never_taken_for_those_of_all_of_it(lead: Client) -> None:
     whole = pushed(ROWS)
     assert len(report_of(whole)["cells"]) == 1
     # All rows are there, but not yet the last step.
@@ -323,6 +323,18 @@ def test_figures_of_half_a_push_are_never_taken_for_those_of_all_of_it() -> None
     half = Experiment.objects.get()
     assert report_of(half)["cells"] == []
     assert inputs_of(half) != inputs_of(whole)
+    where = {"slug": "elsewhere"}
+    cell = {**where, "sha12": Cell.objects.get().sha256[:12]}
+    shown = lead.get(reverse("experiment", kwargs=where)).content.decode()
+    assert "storing" in shown
+    assert "still being stored" in shown
+    assert faults_of(shown) == []
+    assert "storing" in lead.get(reverse("experiments")).content.decode()
+    assert lead.get(reverse("home")).status_code == 200
+    assert lead.get(reverse("cell", kwargs=cell)).status_code == 404
+    asked = {"kind": "runs", "format": "csv", "experiments": ["elsewhere"]}
+    refused = lead.post(reverse("api-exports"), asked, "application/json")
+    assert "still being stored" in refused.json()["fields"]["experiments"][0]
     assert len(report_of(pushed(ROWS))["cells"]) == 1
 
 
