@@ -219,6 +219,7 @@ def test_a_draft_takes_the_files_slug_and_another_where_it_is_taken() -> None:
     assert check_draft(TOML, slug="panel").problems == ()
 
 
+@pytest.mark.both_databases
 def test_saving_over_a_newer_revision_changes_nothing() -> None:
     lead = make_user("lee", Role.LEAD)
     draft = make_draft()
@@ -378,6 +379,7 @@ def test_a_start_keeps_the_file_its_author_and_an_event_and_ends_the_draft() -> 
     assert verbs == ["draft.start_requested", "experiment.planned", "experiment.running"]
 
 
+@pytest.mark.both_databases
 def test_what_is_asked_for_twice_is_done_once() -> None:
     draft, at = make_draft(), timezone.now()
     first = request_estimate(slug=draft.slug, actor=None, at=at)
@@ -437,6 +439,7 @@ class Killed(BaseException):
     """Not an Exception: nothing may catch a killed process."""
 
 
+@pytest.mark.both_databases
 @pytest.mark.parametrize("at_call", [1, 2, 3, 4])
 def test_a_start_that_was_killed_goes_on_where_it_stopped(
     at_call: int, monkeypatch: pytest.MonkeyPatch
