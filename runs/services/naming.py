@@ -19,7 +19,7 @@ from runs.services.offering import endpoint_choices, library_choices, suite_choi
 from runs.services.preparing import POOLS
 from runs.services.tasks import UnknownSource
 from skills.services.libraries import LibraryMissing, LibraryQuarantined, current_library
-from workbench.llm.endpoints import InvalidEndpoints, plain_url
+from workbench.llm.endpoints import OPENAI, OPENAI_KEY, InvalidEndpoints, plain_url
 
 
 def check_names(*, text: str, path: str, trusted: bool = True) -> None:
@@ -101,7 +101,9 @@ def _endpoints(text: str) -> Iterator[Problem]:
 def _faults_at(choice: EndpointChoice, model: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield by key what a model entry may not say of its endpoint."""
     given, wanted = model.get("api_key_env"), choice.api_key_env
-    if given != wanted:
+    # Where the web server has no keys it can't tell whether this one is used.
+    either = choice.name == OPENAI and given in (None, OPENAI_KEY)
+    if given != wanted and not either:
         fix = f'write api_key_env = "{wanted}"' if wanted else "remove api_key_env"
         # Any other variable's value would be sent to the endpoint as if it were a key.
         yield "api_key_env", f"the endpoint {choice.name} uses another key; {fix}"

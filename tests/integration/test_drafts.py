@@ -141,6 +141,20 @@ def test_no_key_but_the_endpoints_own_can_be_sent_anywhere(
     assert problems_of(other.replace("SECRET_KEY", "OUR_KEY")) == []
 
 
+def test_the_environments_own_endpoint_may_go_with_its_own_key_or_without(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where only the workers have the key, both sides must still come to the same answer."""
+    settings.OPENAI_BASE_URL = "https://llm.example/v1"
+    bare = TOML.replace("scripted:mixed", "https://llm.example/v1")
+    keyed = bare.replace("price_in", 'api_key_env = "OPENAI_API_KEY"\nprice_in')
+    for key in ("", "sk-1"):
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+        assert problems_of(bare) == problems_of(keyed) == []
+        ((line, message),) = problems_of(keyed.replace("OPENAI_API_KEY", "SECRET_KEY"))
+        assert (line, "uses another key" in message) == (8, True)
+
+
 def test_a_model_or_rate_beyond_what_is_configured_is_refused() -> None:
     endpoints_file().write_text(
         '[[endpoint]]\nname = "gateway"\nbase_url = "https://llm.example/v1"\n'

@@ -105,6 +105,7 @@ def test_the_environment_adds_its_own(settings: Any, monkeypatch: pytest.MonkeyP
         (('name = "gateway"', 'title = "gateway"'), r":2: unknown key 'title'.*may hold: name"),
         (('name = "gateway"', ""), r":1: \[\[endpoint\]\] needs the key 'name'"),
         (('name = "house"', 'name = "gateway"'), r":17: 'gateway' is named twice"),
+        (('name = "gateway"', 'name = "embedded"'), r":2: 'name' may not be embedded"),
         (("https://llm", "ftp://llm"), r":3: 'base_url' must be an address"),
         (("https://llm", "file:///etc"), r":3: 'base_url' must be an address"),
         (("https://llm", "https://sk-1@llm"), r":3: 'base_url' may hold host, port and path"),

@@ -21,6 +21,8 @@ from django.conf import settings
 
 from workbench.llm.embedded import MODEL as EMBEDDED_MODEL
 
+OPENAI: Final = "OPENAI_BASE_URL"
+OPENAI_KEY: Final = "OPENAI_API_KEY"
 EMBEDDED: Final = "embedded"
 SCRIPTED: Final = "scripted:mixed"
 DIALECTS: Final = ("native", "json_action")
@@ -81,8 +83,8 @@ def configured_endpoints() -> tuple[ConfiguredEndpoint, ...]:
     known = {plain_url(endpoint.base_url) for endpoint in found}
     implicit = []
     if url := settings.OPENAI_BASE_URL:
-        key = "OPENAI_API_KEY" if os.environ.get("OPENAI_API_KEY") else None
-        implicit.append(ConfiguredEndpoint("OPENAI_BASE_URL", url, key, (), "the environment"))
+        key = OPENAI_KEY if os.environ.get(OPENAI_KEY) else None
+        implicit.append(ConfiguredEndpoint(OPENAI, url, key, (), "the environment"))
     if settings.EMBEDDED_MODEL_URL:
         model = EndpointModel(EMBEDDED_MODEL, dialect="json_action")
         implicit.append(
@@ -183,6 +185,8 @@ def _url(value: Any) -> str | None:
 
 
 def _name(value: Any) -> str | None:
+    if value in (OPENAI, EMBEDDED, "scripted"):
+        return f"may not be {value}, which the workbench calls an endpoint of its own"
     good = isinstance(value, str) and _NAME.match(value)
     return None if good else "must be letters, digits, dots, hyphens and underscores, 80 at most"
 
