@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -605,6 +607,17 @@ def test_the_client_imports_nothing_of_ours() -> None:
             for name in names:
                 ours = name.split(".")[0] in ("workbench", "runs", "skills", "annotation", "django")
                 assert not ours or name.startswith("workbench.client"), (file.name, name)
+
+
+def test_importing_the_client_brings_neither_django_nor_pandas() -> None:
+    code = (
+        "import sys, workbench.client; "
+        "print([name for name in ('django', 'pandas', 'celery') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
 
 
 def test_every_public_method_is_tested_here() -> None:
