@@ -175,7 +175,7 @@ def test_a_team_prepares_runs_compares_and_takes_away_a_study(
     accessible(lee)
     lee.get_by_role("textbox", name="Name").fill("totals")
     lee.get_by_role("combobox", name="Endpoint").select_option("paid")
-    lee.get_by_role("combobox", name="Model", exact=True).fill("thinker")
+    lee.get_by_role("combobox", name="Model name").fill("thinker")
     lee.get_by_role("combobox", name="Suite").select_option("ranges")
     lee.get_by_role("combobox", name="Library").select_option("team")
     lee.get_by_role("button", name="Save the draft").click()
