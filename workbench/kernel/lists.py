@@ -21,7 +21,7 @@ from django.utils.dateparse import parse_datetime
 DEFAULT_SIZE = 50
 LARGEST_SIZE = 200
 # Rows looked at for one page, and at once after the first batch.
-SCANNED = 5_000
+SCANNED = 2_000
 BATCH = 500
 _OWN = ("cursor", "sort", "limit")
 
