@@ -242,7 +242,7 @@ def _why_unmatched(
 # --- what is compared ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TaskPair:
     """One pair of a cell, with what tells its task and its runs from others.
 
@@ -285,7 +285,7 @@ SET_CHANGES: Mapping[SetChange, str] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SharedPair:
     """A pair of A and the pair of B of the same task and replicate, by its SE results.
 
@@ -523,7 +523,7 @@ def compare_cells(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Shared:
     """A shared pair as it is counted."""
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Count, Max, TextField
 from django.db.models.fields.json import KT, KeyTextTransform
@@ -157,8 +157,7 @@ def inputs_of(experiment: Experiment) -> Inputs:
 # --- what is recorded -------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """What is recorded of one execution: its attempt that counts, or its last failure."""
 
     failure: str | None = None
@@ -174,8 +173,7 @@ class Run:
     invalid: int = 0
 
 
-@dataclass(frozen=True)
-class ArmOfPair:
+class ArmOfPair(NamedTuple):
     """One arm of a pair, and where its execution stands."""
 
     cell: int
