@@ -349,7 +349,7 @@ class EffectReport(EvidenceModel):
         ]
 
 
-class Snapshot(models.Model):
+class Tally(models.Model):
     """Figures over so many rows that no page counts them while it is asked for.
 
     Not evidence: it may be deleted at any time and is counted again from the rows.

@@ -34,7 +34,6 @@ class TooLargePage:
     here: str
 
 
-
 FORWARDED = (
     "HTTP_FORWARDED",
     "HTTP_X_FORWARDED_FOR",

@@ -261,9 +261,7 @@ def _give_back(
     """Return the execution to the queue with its try unspent, and pause what needs it."""
     for experiment in experiments:
         with suppress(WrongStatus):  # somebody ended it meanwhile
-            pause(
-                experiment=experiment, reason=reason, actor=None, at=timezone.now(), kind=kind
-            )
+            pause(experiment=experiment, reason=reason, actor=None, at=timezone.now(), kind=kind)
     _return_try(claimed)
 
 

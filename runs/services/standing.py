@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import Count, Max
 from django.utils import timezone
 
-from runs.models import Arm, Attempt, Cell, Experiment, Grade, Outcome, PairArm, Snapshot
+from runs.models import Arm, Attempt, Cell, Experiment, Grade, Outcome, PairArm, Tally
 from runs.selectors import States
 from runs.services.reporting import inputs_of, report_of, stored_report
 from runs.services.skill_totals import count_skills
@@ -52,15 +52,15 @@ def standing_report(experiment: Experiment) -> Standing:
         return Standing(stored, states=inputs.states)
     if inputs.states.total <= COUNTED_AT_ONCE:
         return Standing(report_of(experiment, inputs), states=inputs.states)
-    found = _standing(
-        _key_of(experiment), inputs.sha256, lambda: report_of(experiment, inputs), wait=False
-    )
+    found = _standing(_key_of(experiment), inputs.sha256, lambda: report_of(experiment, inputs))
     return replace(found, states=inputs.states)
 
 
 def standing_skill_totals() -> Standing:
     """Return what came of the pairs that skills were returned in (``skill_totals``)."""
-    return _standing(SKILLS, _skills_mark(), lambda: count_skills().to_json(), wait=_few_arms())
+    if _few_arms():
+        return Standing(count_skills().to_json())
+    return _standing(SKILLS, _skills_mark(), lambda: count_skills().to_json())
 
 
 def refresh_oldest(*, now: datetime) -> bool:
@@ -68,27 +68,27 @@ def refresh_oldest(*, now: datetime) -> bool:
     if (experiment := _uncounted()) is not None:
         _count_report(experiment)
         return True
-    if not Snapshot.objects.filter(key=SKILLS).exists() and not _few_arms():
+    if not Tally.objects.filter(key=SKILLS).exists() and not _few_arms():
         _count(SKILLS, _skills_mark(), lambda: count_skills().to_json())
         return True
-    for snapshot in Snapshot.objects.defer("result").order_by("at", "pk"):
-        pause = max(COUNT_EVERY, timedelta(seconds=snapshot.seconds / SHARE_OF_TIME))
-        if now >= snapshot.at + pause and _refresh(snapshot):
+    for tally in Tally.objects.defer("result").order_by("at", "pk"):
+        pause = max(COUNT_EVERY, timedelta(seconds=tally.seconds / SHARE_OF_TIME))
+        if now >= tally.at + pause and _refresh(tally):
             return True
     return False
 
 
-def _refresh(snapshot: Snapshot) -> bool:
-    """Count the snapshot again unless it is of the rows there are; return whether it was."""
-    if snapshot.key == SKILLS:
+def _refresh(tally: Tally) -> bool:
+    """Count the tally again unless it is of the rows there are; return whether it was."""
+    if tally.key == SKILLS:
         mark = _skills_mark()
-        if mark == snapshot.mark:
+        if mark == tally.mark:
             return False
         _count(SKILLS, mark, lambda: count_skills().to_json())
         return True
-    slug = snapshot.key.removeprefix(REPORT)
+    slug = tally.key.removeprefix(REPORT)
     experiment = Experiment.objects.filter(slug=slug).first()
-    if experiment is None or inputs_of(experiment).sha256 == snapshot.mark:
+    if experiment is None or inputs_of(experiment).sha256 == tally.mark:
         return False
     _count_report(experiment)
     return True
@@ -102,7 +102,7 @@ def _uncounted() -> Experiment | None:
         .filter(pairs__gt=COUNTED_AT_ONCE // len(Arm))
         .order_by("pk")
     )
-    counted = set(Snapshot.objects.values_list("key", flat=True))
+    counted = set(Tally.objects.values_list("key", flat=True))
     return next((one for one in large if _key_of(one) not in counted), None)
 
 
@@ -111,7 +111,7 @@ def _count_report(experiment: Experiment) -> None:
     key = _key_of(experiment)
     _count(key, inputs.sha256, lambda: report_of(experiment, inputs))
     if stored_report(experiment, inputs) is not None:  # a complete one is kept for good
-        Snapshot.objects.filter(key=key).delete()
+        Tally.objects.filter(key=key).delete()
 
 
 def _few_arms() -> bool:
@@ -122,14 +122,14 @@ def _key_of(experiment: Experiment) -> str:
     return f"{REPORT}{experiment.slug}"
 
 
-def _standing(key: str, mark: str, count: Callable[[], Any], *, wait: bool) -> Standing:
-    """Return the snapshot if it is of these rows; else count, or show it with its moment."""
-    snapshot = Snapshot.objects.filter(key=key).first()
-    if snapshot is not None and snapshot.mark == mark:
-        return Standing(snapshot.result)
-    if snapshot is None or wait:
+def _standing(key: str, mark: str, count: Callable[[], Any]) -> Standing:
+    """Return the tally if it is of these rows; else count, or show it with its moment."""
+    tally = Tally.objects.filter(key=key).first()
+    if tally is not None and tally.mark == mark:
+        return Standing(tally.result)
+    if tally is None:
         return Standing(_count(key, mark, count))
-    return Standing(snapshot.result, as_of=snapshot.at)
+    return Standing(tally.result, as_of=tally.at)
 
 
 def _count(key: str, mark: str, count: Callable[[], Any]) -> Any:
@@ -142,7 +142,7 @@ def _count(key: str, mark: str, count: Callable[[], Any]) -> Any:
         "result": result,
     }
     with transaction.atomic():
-        Snapshot.objects.update_or_create(key=key, defaults=values)
+        Tally.objects.update_or_create(key=key, defaults=values)
     return result
 
 
