@@ -249,7 +249,7 @@ def test_only_what_the_page_knew_of_is_marked_as_read(lead: Client, lee: Any) ->
     assert "badge" not in lead.get(reverse("glossary")).content.decode().replace("badge-link", "")
 
 
-@pytest.mark.parametrize("newest", ["", "x", str(uuid4())])
+@pytest.mark.parametrize("newest", ["", "x", "0b7e5a50-6c1b-4a52-9d4e-1f0f3a0d9c11"])
 def test_a_mark_that_names_no_notice_changes_nothing(lead: Client, lee: Any, newest: str) -> None:
     tell()
     response = lead.post(reverse("notices-read"), {"newest": newest}, follow=True)
