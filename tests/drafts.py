@@ -64,7 +64,7 @@ def work_off(job: Job) -> Job:
 def experiment_of(job: Job) -> Experiment:
     """Return the experiment that a start came to."""
     assert job.result is not None, job.problem
-    return Experiment.objects.get(slug=job.result["slug"])
+    return Experiment.objects.get(slug=job.result["experiment"])
 
 
 def estimate(draft: ExperimentDraft) -> Job:

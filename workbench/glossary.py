@@ -61,7 +61,7 @@ SECTIONS: tuple[Section, ...] = (
                 "estimate",
                 "Estimate",
                 "What a draft will take in calls, tokens, cost and time, reckoned from three "
-                "pairs per model that are really run.",
+                "pairs per model and benchmark that are really run.",
             ),
             Entry(
                 "endpoint",

@@ -92,6 +92,18 @@ class CheckOutput(serializers.Serializer[Any]):
     pairs = serializers.IntegerField(allow_null=True)
 
 
+class CellProbeOutput(serializers.Serializer[Any]):
+    """The probed cell of one benchmark; it stands for the model's other cells there."""
+
+    benchmark = serializers.CharField()
+    cell = serializers.IntegerField(help_text="its place in the plan, from 1")
+    name = serializers.CharField(help_text="what tells it from the other cells")
+    probed = serializers.IntegerField(help_text="pairs that were really run")
+    asked = serializers.IntegerField(help_text="of them, in how many a skill was asked for")
+    returned = serializers.IntegerField(help_text="of them, in how many a skill was returned")
+    n_skill_pairs = serializers.IntegerField(help_text="planned pairs that it speaks for")
+
+
 class ModelEstimateOutput(serializers.Serializer[Any]):
     """What one model's runs will take; null is unknown, never 0."""
 
@@ -102,21 +114,29 @@ class ModelEstimateOutput(serializers.Serializer[Any]):
     executions = serializers.IntegerField()
     call_rate = serializers.FloatField(help_text="of SE runs that asked for a skill, 0 to 1")
     expected_n_cond = serializers.FloatField(help_text="pairs with a skill returned")
+    n_cond_low = serializers.FloatField(help_text="its exact lower 95% limit")
+    n_cond_high = serializers.FloatField(help_text="its exact upper 95% limit")
     calls = serializers.FloatField()
     tokens = serializers.FloatField(allow_null=True)
     seconds = serializers.FloatField(allow_null=True, help_text="one run after another")
     cost = serializers.FloatField(allow_null=True)
+    probes = CellProbeOutput(many=True, help_text="one for each benchmark")
 
 
 class EstimateOutput(serializers.Serializer[Any]):
     """What a draft will take; null is unknown, never 0."""
 
-    outdated = serializers.BooleanField(help_text="the draft was changed since")
+    outdated = serializers.BooleanField(
+        help_text="the draft, or a suite or library that it names, was changed since"
+    )
     toml_sha256 = serializers.CharField(help_text="of the file it was made for")
+    layout_uid = serializers.UUIDField(help_text="of the plan it was made for")
     workers = serializers.IntegerField(help_text="runs made at once")
     pairs = serializers.IntegerField()
     executions = serializers.IntegerField()
     expected_n_cond = serializers.FloatField(help_text="pairs with a skill returned")
+    n_cond_low = serializers.FloatField(help_text="its exact lower 95% limit")
+    n_cond_high = serializers.FloatField(help_text="its exact upper 95% limit")
     calls = serializers.FloatField()
     tokens = serializers.FloatField(allow_null=True)
     cost = serializers.FloatField(allow_null=True)

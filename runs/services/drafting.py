@@ -181,7 +181,7 @@ def clone_draft(*, slug: str, actor: Any, at: datetime) -> ExperimentDraft:
     source = draft_by_slug(slug)
     toml = with_slug(source.toml, free_slug(slug))
     return _create(
-        toml=toml, author=actor, at=at, verb="draft.created", reason=f"cloned from draft {slug}"
+        toml=toml, author=actor, at=at, verb="draft.cloned", reason=f"cloned from draft {slug}"
     )
 
 
@@ -196,7 +196,7 @@ def clone_experiment(*, experiment: Experiment, actor: Any, at: datetime) -> Exp
         toml=toml,
         author=actor,
         at=at,
-        verb="draft.created",
+        verb="draft.cloned",
         reason=f"cloned from {experiment.slug}",
     )
 

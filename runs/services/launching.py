@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from runs.domain.agent import AgentStopped
+from runs.domain.forecasts import expected_pairs
 from runs.domain.partitions import PartitionImpossible
 from runs.domain.pauses import advice_before
 from runs.domain.plan import Budget, ExperimentSpec
@@ -22,9 +23,15 @@ from runs.sandbox.grader import Grader, HostFailed, NoIsolation
 from runs.selectors import experiment_by_slug
 from runs.services import lifecycle
 from runs.services.drafting import DraftMissing, check_draft, draft_by_slug
-from runs.services.planning import SameTasks, SlugTaken, lay_out, plan_experiment
-from runs.services.preparing import EndpointUnusable, NotReady, check_endpoints, prepare
-from runs.services.probing import PROBE_PAIRS, ModelEstimate, ProbeRun, probe
+from runs.services.planning import Layout, SameTasks, SlugTaken, lay_out, plan_experiment
+from runs.services.preparing import (
+    EndpointUnusable,
+    NotReady,
+    check_endpoints,
+    prepare,
+    stored_partitions,
+)
+from runs.services.probing import CellProbe, ModelEstimate, ProbeRun, probe, probe_runs
 from runs.services.rescoring import rescore
 from runs.services.tasks import UnknownSource
 from skills.services.importing import NothingToImport
@@ -73,17 +80,22 @@ class DraftEstimate:
 
     Attributes:
         toml_sha256: of the file it was made for; another file makes it outdated.
+        layout_uid: of the plan it was made for; other tasks or skills make it outdated.
         workers: in how many processes at once the runs are made.
+        n_cond_low, n_cond_high: limits of ``expected_n_cond``, see ``forecasts.expected_pairs``.
         seconds: with so many workers.
         cost_unknown: why the cost is None.
         over_budget: a sentence for each cap that would be reached before the end.
     """
 
     toml_sha256: str
+    layout_uid: str
     workers: int
     pairs: int
     executions: int
     expected_n_cond: float
+    n_cond_low: float
+    n_cond_high: float
     calls: float
     tokens: float | None
     cost: float | None
@@ -157,15 +169,32 @@ def estimate_of(draft: ExperimentDraft) -> DraftEstimate | None:
 
 def estimate_from(result: dict[str, Any]) -> DraftEstimate:
     """Return the estimate that a job stored."""
-    models = tuple(ModelEstimate(**model) for model in result["models"])
+    models = tuple(
+        ModelEstimate(**{**model, "probes": tuple(CellProbe(**one) for one in model["probes"])})
+        for model in result["models"]
+    )
     return DraftEstimate(
         **{**result, "models": models, "over_budget": tuple(result["over_budget"])}
     )
 
 
 def is_outdated(estimate: DraftEstimate, draft: ExperimentDraft) -> bool:
-    """Return whether the draft was changed since the estimate."""
-    return estimate.toml_sha256 != sha256_of_text(draft.toml)
+    """Return whether a start would now plan anything but what was estimated.
+
+    That is so when the draft was changed since, or a suite or a library that it names.
+    """
+    if estimate.toml_sha256 != sha256_of_text(draft.toml):
+        return True
+    spec = check_draft(draft.toml, slug=draft.slug).spec
+    if spec is None:
+        return True
+    try:
+        partitions = stored_partitions(spec)
+        if partitions is None:
+            return True
+        return str(lay_out(spec=spec, partitions=partitions).uid) != estimate.layout_uid
+    except (InvalidTaskFile, LibraryMissing, LibraryQuarantined, SameTasks):
+        return True
 
 
 def _request(kind: str, *, slug: str, actor: Any, at: datetime) -> Job:
@@ -217,7 +246,7 @@ def estimate_draft(
         spec = _checked(draft)
         partitions = prepare(spec=spec, open_grader=open_grader, trusted=False)
         layout = lay_out(spec=spec, partitions=partitions)
-        now = ProbeRun(0, 2 * PROBE_PAIRS * len(spec.models), "")
+        now = ProbeRun(0, probe_runs(layout), "")
 
         def say(run: ProbeRun) -> None:
             nonlocal now
@@ -228,13 +257,11 @@ def estimate_draft(
             handle.report(finished=max(now.number - 1, 0), steps=now.of, note=now.text)
 
         models = probe(layout, say=say, still_ours=still_ours)
-        executions = layout.executions_of(layout.cells)
-    found = _summed(spec, models, sha256_of_text(draft.toml), workers, layout.pairs, executions)
-    return asdict(found)
+    return asdict(_summed(layout, models, sha256_of_text(draft.toml), workers))
 
 
 def start_draft(handle: Handle, *, open_grader: Callable[[], Grader]) -> dict[str, Any]:
-    """Plan the draft, start the experiment and end the draft; return ``{"slug": ...}``.
+    """Plan the draft, start the experiment and end the draft; return ``{"experiment": ...}``.
 
     Done again after a crash it goes on where it stopped: the plan is addressed by its content,
     and an experiment that has started is not started again.
@@ -325,7 +352,7 @@ def _was_started(handle: Handle) -> bool:
 
 
 def _started(slug: str) -> dict[str, Any]:
-    return {"slug": slug, "path": reverse("experiment", kwargs={"slug": slug})}
+    return {"experiment": slug, "path": reverse("experiment", kwargs={"slug": slug})}
 
 
 def _checked(draft: ExperimentDraft) -> ExperimentSpec:
@@ -355,23 +382,23 @@ def _told() -> Iterator[None]:
 
 
 def _summed(
-    spec: ExperimentSpec,
-    models: list[ModelEstimate],
-    toml_sha256: str,
-    workers: int,
-    pairs: int,
-    executions: int,
+    layout: Layout, models: list[ModelEstimate], toml_sha256: str, workers: int
 ) -> DraftEstimate:
+    spec = layout.spec
+    expected = expected_pairs([probe.group for model in models for probe in model.probes])
     tokens = _total([model.tokens for model in models])
     cost = _total([model.cost for model in models])
     seconds = _total([model.seconds for model in models])
     calls = sum(model.calls for model in models)
     return DraftEstimate(
         toml_sha256=toml_sha256,
+        layout_uid=str(layout.uid),
         workers=workers,
-        pairs=pairs,
-        executions=executions,
-        expected_n_cond=sum(model.expected_n_cond for model in models),
+        pairs=layout.pairs,
+        executions=layout.executions_of(layout.cells),
+        expected_n_cond=expected.value,
+        n_cond_low=expected.low,
+        n_cond_high=expected.high,
         calls=calls,
         tokens=tokens,
         cost=cost,

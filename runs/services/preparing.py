@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 from django.conf import settings
 
 from runs.domain.plan import BenchmarkSpec, ExperimentSpec
-from runs.domain.suites import SUITE_NAMES, Suite
+from runs.domain.suites import SUITE_NAMES, Suite, load_suite
 from runs.models import Benchmark, Partition
 from runs.sandbox.grader import Grader, HostFailed
 from runs.selectors import runnable_benchmarks
@@ -24,6 +25,7 @@ from runs.services.tasks import (
 from skills.domain.skillfile import slugify
 from skills.models import Library
 from skills.services.importing import import_skills, read_directories
+from workbench.kernel.identity import sha256_of
 from workbench.llm.factory import probe_endpoint
 
 # Libraries that come with the product and need no import by hand.
@@ -90,6 +92,33 @@ def _benchmark_of(suite: str, *, open_grader: Callable[[], Grader], trusted: boo
         if not trusted:
             raise UnknownSource(suite)
     return import_suite(suite=suite_load(source=suite), open_grader=open_grader)
+
+
+def stored_partitions(spec: ExperimentSpec) -> dict[BenchmarkSpec, Partition] | None:
+    """Return what ``prepare`` would return now, or None where it would store anything new."""
+    found = {}
+    for benchmark in spec.benchmarks:
+        if benchmark.suite in SUITE_NAMES:
+            suite = Benchmark.objects.filter(
+                slug=slugify(benchmark.suite), sha256=_shipped_sha256(benchmark.suite)
+            ).first()
+        else:
+            suite = runnable_benchmarks().filter(slug=benchmark.suite).first()
+        if suite is None:
+            return None
+        partition = Partition.objects.filter(
+            benchmark=suite, size=benchmark.size or suite.tasks.count(), seed=benchmark.seed
+        ).first()
+        if partition is None:
+            return None
+        found[benchmark] = partition
+    return found
+
+
+@lru_cache
+def _shipped_sha256(name: str) -> str:
+    """Return what a benchmark of this shipped suite is found by; it stays while this runs."""
+    return sha256_of(sorted(task.sha256 for task in load_suite(name).tasks))
 
 
 class EndpointUnusable(Exception):

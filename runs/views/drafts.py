@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil, floor
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
@@ -99,7 +100,9 @@ class ModelFigures:
     endpoint: str
     probed: int
     call_rate: str
+    probes: tuple[str, ...]
     n_cond: str
+    n_cond_range: str
     pairs: str
     executions: str
     calls: str
@@ -116,6 +119,7 @@ class EstimateView:
     pairs: str
     executions: str
     n_cond: str
+    n_cond_range: str
     calls: str
     tokens: str
     cost: str
@@ -403,7 +407,7 @@ def draft(request: HttpRequest, slug: str) -> HttpResponse:
     except DraftMissing as error:
         started = start_of(slug)
         if started and started.state == LeaseState.DONE and started.result:
-            return redirect("experiment", slug=started.result["slug"])
+            return redirect("experiment", slug=started.result["experiment"])
         raise Http404 from error
     check = check_draft(found.toml, slug=found.slug)
     estimate = estimate_of(found)
@@ -503,6 +507,7 @@ def _estimate(found: DraftEstimate, draft: ExperimentDraft) -> EstimateView:
         pairs=f"{found.pairs:,}",
         executions=f"{found.executions:,}",
         n_cond=f"{found.expected_n_cond:,.0f}",
+        n_cond_range=_range(found.n_cond_low, found.n_cond_high),
         calls=f"{found.calls:,.0f}",
         tokens=_figure(found.tokens, ",.0f"),
         cost=_figure(found.cost, ",.4g"),
@@ -516,7 +521,13 @@ def _estimate(found: DraftEstimate, draft: ExperimentDraft) -> EstimateView:
                 endpoint=model.endpoint,
                 probed=model.probed,
                 call_rate=f"{model.call_rate:.0%}",
+                probes=tuple(
+                    f"{probe.probed} of cell {probe.cell} ({probe.name}) on {probe.benchmark}: "
+                    f"a skill returned in {probe.returned}"
+                    for probe in model.probes
+                ),
                 n_cond=f"{model.expected_n_cond:,.0f}",
+                n_cond_range=_range(model.n_cond_low, model.n_cond_high),
                 pairs=f"{model.pairs:,}",
                 executions=f"{model.executions:,}",
                 calls=f"{model.calls:,.0f}",
@@ -526,6 +537,11 @@ def _estimate(found: DraftEstimate, draft: ExperimentDraft) -> EstimateView:
             for model in found.models
         ),
     )
+
+
+def _range(low: float, high: float) -> str:
+    """Return limits as whole pairs, rounded outwards."""
+    return f"{floor(low):,} to {ceil(high - 1e-9):,}"
 
 
 def _figure(value: float | None, form: str) -> str:

@@ -254,7 +254,7 @@ def test_a_team_prepares_runs_compares_and_takes_away_a_study(
     assert estimate["cost"] == pytest.approx(0.00144)
     assert (estimate["expected_n_cond"], estimate["outdated"]) == (8, False)
     started = done(lead, lead.start("totals")).result
-    assert started["slug"] == "totals"
+    assert started["experiment"] == "totals"
 
     # Another machine follows; both see the same end.
     last = followed(far, "totals")
@@ -285,7 +285,7 @@ def test_a_team_prepares_runs_compares_and_takes_away_a_study(
     edited = lead.libraries.upload(tmp_path / "team.zip", "team")
     assert (edited["library"]["number"], edited["changed"]) == (2, ["running-total"])
     assert lead.clone("totals").slug == "totals-2"
-    assert done(lead, lead.start("totals-2")).result["slug"] == "totals-2"
+    assert done(lead, lead.start("totals-2")).result["experiment"] == "totals-2"
     followed(lead, "totals-2")
     # Each experiment makes its own runs without skills.
     assert asked_of(site.endpoint) == 2 * 24
@@ -382,7 +382,7 @@ def test_a_write_whose_answer_was_lost_is_done_once(site: Site, admin: Workbench
     kinds = ("draft.", "experiment.", "user.invited")
     assert [(one["verb"], one["subject"]) for one in found if one["verb"].startswith(kinds)] == [
         ("draft.created", "once"),
-        ("draft.created", "once-2"),
+        ("draft.cloned", "once-2"),
         ("experiment.pushed", "pushed-once"),
         ("user.invited", "vic"),
     ]

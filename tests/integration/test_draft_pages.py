@@ -410,10 +410,12 @@ def test_the_page_follows_an_estimate_and_shows_it(lead: Client) -> None:
     told = text_of(response)
     assert "Exceeds your budget: about" in told
     assert "Pairs with a skill returned" in told
+    assert "95% limits" in told
+    assert "3 of cell 1 (coding@1, search, k 3) on counting@1: a skill returned in" in told
     assert "outdated" not in told
     draft = draft_by_slug("panel")
     save_draft(slug="panel", toml=TOML, revision=draft.revision, actor=None, at=timezone.now())
-    assert "The draft was changed since this was made" in text_of(
+    assert "The draft, or a suite or library that it names, was changed since this was made" in text_of(
         lead.get("/experiments/drafts/panel/")
     )
 
@@ -565,7 +567,7 @@ def test_a_program_writes_checks_estimates_and_starts_a_draft(lead: Client) -> N
     assert (found["pairs"], found["executions"], found["outdated"]) == (12, 24, False)
     asked = send(lead, "POST", "drafts/panel/start/")
     work_off(Job.objects.get(uid=asked.data["uid"]))
-    assert send(lead, "GET", f"jobs/{asked.data['uid']}/").data["result"]["slug"] == "panel"
+    assert send(lead, "GET", f"jobs/{asked.data['uid']}/").data["result"]["experiment"] == "panel"
     paused = send(lead, "POST", "experiments/panel/pause/", {"reason": "lunch"})
     assert (paused.data["status"], paused.data["reason"]) == ("paused", "lunch")
     capped = send(lead, "PUT", "experiments/panel/budget/", {"calls": 5})

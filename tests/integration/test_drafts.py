@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from django.db import connection
@@ -11,6 +12,8 @@ from django.utils import timezone
 
 from runs.domain.plan import CellSpec, ModelSpec, parse_experiment
 from runs.models import (
+    Arm,
+    ArmSpec,
     Execution,
     Experiment,
     ExperimentDraft,
@@ -19,7 +22,7 @@ from runs.models import (
     PairArm,
     Position,
 )
-from runs.services import launching, lifecycle, planning
+from runs.services import launching, lifecycle, planning, probing
 from runs.services.drafting import (
     DraftChanged,
     DraftMissing,
@@ -43,11 +46,15 @@ from runs.services.launching import (
     request_estimate,
     request_start,
 )
+from runs.services.planning import lay_out
+from runs.services.preparing import import_suite, stored_partitions
+from runs.services.tasks import suite_load
 from tests import drafts
 from tests.drafts import TOML, estimate, experiment_of, make_draft, start, store_suite
-from tests.experiments import make_spec, plan, run_left, write_tasks
-from tests.factories import make_user
+from tests.experiments import grader, make_spec, plan, run_left, write_tasks
+from tests.factories import SKILLS, make_library, make_user
 from workbench.kernel.chat import EndpointFault
+from workbench.kernel.identity import sha256_of
 from workbench.kernel.leases import LeaseState
 from workbench.kernel.roles import Role
 from workbench.llm.endpoints import endpoints_file
@@ -335,16 +342,128 @@ def test_an_estimate_plans_nothing_and_says_what_it_will_take() -> None:
     assert (found.pairs, found.executions, found.workers) == (24, 36, 2)
     (model,) = found.models
     assert model.probed == 3
-    # Every run answers with one call; each search adds one. 6 of 36 runs were probed.
-    assert found.calls == Call.objects.count() * 6
+    # Every run answers with one call; each search adds one. Three runs of each arm were probed:
+    # the 24 SE runs take what 8 times these three took, the 12 SD runs 4 times.
+    with_skills = Call.objects.filter(subject__in=probed_runs("SE", draft))
+    without = Call.objects.exclude(pk__in=with_skills)
+    assert without.count() == 3
+    assert found.calls == 8 * with_skills.count() + 4 * 3
     # Only the 12 pairs of the cell whose tool returns skills can have one returned.
-    assert found.expected_n_cond <= 12
-    cost = sum(call.cost or 0 for call in Call.objects.all())
-    assert found.cost == pytest.approx(cost * 6)
+    (told,) = model.probes
+    assert (told.benchmark, told.cell, told.probed) == ("counting@1", 1, 3)
+    assert found.expected_n_cond == 4 * told.returned
+    assert found.n_cond_low <= found.expected_n_cond <= found.n_cond_high <= 12
+    cost = [sum(call.cost or 0 for call in calls) for calls in (with_skills, without)]
+    assert found.cost == pytest.approx(8 * cost[0] + 4 * cost[1])
     assert (found.cost_unknown, found.over_budget) == ("", ())
     assert not is_outdated(found, draft)
     changed = save_draft(slug="panel", toml=TOML, revision=1, actor=None, at=timezone.now())
     assert is_outdated(found, changed)
+
+
+def probed_runs(arm: str, draft: ExperimentDraft) -> list[Any]:
+    """Return the uids of the runs of one arm that the draft's first cell will have."""
+    spec = check_draft(draft.toml, slug=draft.slug).spec
+    assert spec is not None
+    partitions = stored_partitions(spec)
+    assert partitions is not None
+    layout = lay_out(spec=spec, partitions=partitions)
+    stated = layout.cells[0].arm(Arm(arm)).to_json()
+    stored = ArmSpec(sha256=sha256_of(stated), spec=stated)
+    return [layout.execution(stored, *one).uid for one in layout.ordered(layout.cells[0])]
+
+
+def test_an_estimate_is_outdated_by_a_new_library_or_suite_too(tmp_path: Path) -> None:
+    draft = make_draft(TOML.replace("coding", "team"))
+    make_library("team", SKILLS)
+    estimate(draft)
+    found = estimate_of(draft)
+    assert found is not None
+    assert not is_outdated(found, draft)
+    make_library("team", {**SKILLS, "prefix-sum": "another text"})
+    assert is_outdated(found, draft), "a start would now give the other skills"
+    estimate(draft)
+    found = estimate_of(draft)
+    assert found is not None
+    assert not is_outdated(found, draft)
+    drafts.store_suite(tmp_path, number=13)
+    assert is_outdated(found, draft), "a start would now run 13 tasks"
+    assert is_outdated(replace(found, toml_sha256="0"), draft)
+
+
+class Bill(NamedTuple):
+    """What the runs of invented arms take."""
+
+    turns: int
+    tokens_in: int
+    tokens_out: int
+    latency_s: float
+    invocations: int
+    retrieved: bool
+
+
+@pytest.mark.parametrize("ks", [(3,), (1, 3), (1, 2, 3, 4), tuple(range(1, 13))])
+def test_an_estimate_counts_the_shared_runs_without_skills_once(
+    ks: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An SE run takes 3 calls, 1000 k + 600 tokens and 9 s; an SD run 1 call, 800 tokens, 2 s.
+
+    Of c cells of 12 pairs with k up to K, at the price of the largest: 12 c SE runs and 12 SD
+    runs, however many cells share these. So 36 c + 12 calls, 12 c (1000 K + 600) + 9,600 tokens
+    and 108 c + 24 s.
+    """
+    make_library("team", SKILLS)
+
+    def bill(execution: Any, experiment: Any, still_ours: Any) -> Bill:
+        k = execution.arm_spec.spec.get("k")
+        if execution.arm_spec.spec.get("library_sha256") is None:
+            return Bill(1, 400, 400, 2.0, 0, False)
+        return Bill(3, 1000 * k, 600, 9.0, 1, True)
+
+    monkeypatch.setattr(probing, "run_execution_agent", bill)
+    toml = TOML.replace("coding", "team") + f"k = {list(ks)}\n\n[budget]\ncalls = "
+    cells, calls = len(ks), 36 * len(ks) + 12
+    found = estimate_from(estimate(make_draft(f"{toml}{calls - 1}\n")).result or {})
+    assert (found.executions, found.calls) == (12 * cells + 12, calls)
+    assert found.tokens == 12 * cells * (1000 * max(ks) + 600) + 9_600
+    assert found.seconds == (108 * cells + 24) / 2  # two workers
+    assert [told.cell for told in found.models[0].probes] == [cells], "the largest k"
+    assert len(found.over_budget) == 1, "one call more than the budget"
+    within = make_draft(f"{toml}{calls}\n".replace("panel", "within"))
+    assert estimate_from(estimate(within).result or {}).over_budget == ()
+
+
+def test_each_benchmark_of_a_model_is_probed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SE runs take 1 call on the 12 tasks of counting and 5 on the 4 of another suite.
+
+    SD runs take 1 everywhere: 12 (1 + 1) + 4 (5 + 1) = 48 calls. A skill is returned in 3 of 3
+    pairs of the larger suite and in 0 of 3 of the other: 12 expected. With two groups each has
+    97.5% limits: (0.0125)^(1/3) = 0.23208 of 12 and 1 of 12; 0 and 1 - 0.23208 of 4. In sum
+    2.785 to 12 + 3.0717.
+    """
+    make_library("team", SKILLS)
+    rows = (write_tasks(tmp_path / "more.jsonl", number=16)).read_text().splitlines(True)[12:]
+    (tmp_path / "more.jsonl").write_text("".join(rows))
+    import_suite(suite=suite_load(source=str(tmp_path / "more.jsonl")), open_grader=grader)
+
+    def bill(execution: Any, experiment: Any, still_ours: Any) -> Bill:
+        is_sd = execution.arm_spec.spec.get("library_sha256") is None
+        dear = execution.task.benchmark.slug == "more"
+        return Bill(5 if dear and not is_sd else 1, 1, 1, 1.0, 0, not dear and not is_sd)
+
+    monkeypatch.setattr(probing, "run_execution_agent", bill)
+    toml = TOML.replace("coding", "team").replace(
+        "[[cell]]", '[[benchmark]]\nsuite = "more"\n\n[[cell]]'
+    )
+    job = estimate(make_draft(toml))
+    found = estimate_from(job.result or {})
+    assert (job.steps, found.calls, found.expected_n_cond) == (12, 48, 12)
+    assert (found.n_cond_low, found.n_cond_high) == (
+        pytest.approx(2.785, abs=1e-3),
+        pytest.approx(15.0717, abs=1e-3),
+    )
 
 
 def test_an_estimate_says_what_is_unknown_and_what_exceeds_the_budget() -> None:
@@ -382,7 +501,7 @@ def test_a_start_keeps_the_file_its_author_and_an_event_and_ends_the_draft() -> 
     draft = make_draft("# why\n" + TOML)
     job = request_start(slug=draft.slug, actor=lead, at=timezone.now())
     drafts.work_off(job)
-    assert (job.problem, job.result) == ("", {"slug": "panel", "path": "/experiments/panel/"})
+    assert (job.problem, job.result) == ("", {"experiment": "panel", "path": "/experiments/panel/"})
     experiment = Experiment.objects.get(slug="panel")
     assert (experiment.status, experiment.author) == (ExperimentStatus.RUNNING, lead)
     assert experiment.toml == "# why\n" + TOML

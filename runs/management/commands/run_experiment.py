@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil, floor
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--probe",
             action="store_true",
-            help="run three pairs per model, print what the whole will take, and stop there",
+            help="run three pairs per model and benchmark, print what it all takes, and stop there",
         )
         parser.add_argument(
             "--plan-only", action="store_true", help="store the plan and start nothing"
@@ -105,8 +106,14 @@ def estimate_lines(estimate: ModelEstimate, workers: int) -> str:
     return "\n".join(
         [
             f"{estimate.model}, from {estimate.probed} probe pairs:",
+            *(
+                f"  {probe.probed} pairs of cell {probe.cell} ({probe.name}) on "
+                f"{probe.benchmark}: a skill returned in {probe.returned}"
+                for probe in estimate.probes
+            ),
             f"  searched in {estimate.call_rate:.0%} of the SE runs; "
-            f"about {estimate.expected_n_cond:.0f} of {estimate.pairs} pairs with a skill returned",
+            f"about {estimate.expected_n_cond:.0f} of {estimate.pairs} pairs with a skill returned "
+            f"(95% limits {floor(estimate.n_cond_low)} to {ceil(estimate.n_cond_high - 1e-9)})",
             f"  {estimate.executions} runs, about {estimate.calls:.0f} calls, "
             f"{shown(estimate.tokens, '.0f')} tokens, cost {shown(estimate.cost, '.2f')}",
             f"  about {duration(seconds) if seconds is not None else 'unknown time'} "
