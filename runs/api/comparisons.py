@@ -13,6 +13,7 @@ from rest_framework.response import Response
 
 from runs.domain.comparing import Factor, ProtocolDiffers
 from runs.domain.comparison_render import to_json
+from runs.domain.report import FailurePolicy
 from runs.selectors import ExperimentMissing
 from runs.services.comparing import CannotCompare, comparison_of
 from workbench.kernel.api import checked_query
@@ -42,6 +43,9 @@ class ComparedCellOutput(serializers.Serializer[Any]):
     experiment = serializers.CharField()
     sha12 = serializers.CharField()
     library = serializers.CharField(allow_null=True)
+    library_known = serializers.BooleanField(
+        help_text="whether it says which skills were searched, and in which versions"
+    )
     partition = serializers.CharField()
 
 
@@ -117,8 +121,31 @@ class DifferenceOutput(serializers.Serializer[Any]):
     """A factor that differs and was allowed to."""
 
     factor = serializers.CharField()
+    part = serializers.CharField(
+        allow_null=True, help_text="what of the factor, where its parts have names of their own"
+    )
     a = serializers.CharField()
     b = serializers.CharField()
+
+
+class FailureReadingOutput(serializers.Serializer[Any]):
+    """Won, lost and p with failed calls left out (censor) or counted as wrong (incorrect)."""
+
+    policy = serializers.ChoiceField(choices=[policy.value for policy in FailurePolicy])
+    n_compared = serializers.IntegerField()
+    n_won = serializers.IntegerField()
+    n_lost = serializers.IntegerField()
+    p = serializers.FloatField(allow_null=True)
+    p_method = serializers.CharField(allow_null=True)
+    p_adjusted = serializers.FloatField(allow_null=True)
+
+
+class LeftOutOutput(serializers.Serializer[Any]):
+    """Shared pairs without a result, by side and reason."""
+
+    pairs = serializers.IntegerField()
+    a = serializers.DictField(child=serializers.IntegerField())
+    b = serializers.DictField(child=serializers.IntegerField())
 
 
 class ComparisonNoteOutput(serializers.Serializer[Any]):
@@ -136,7 +163,13 @@ class CellComparisonOutput(serializers.Serializer[Any]):
     differences = DifferenceOutput(many=True)
     headline = serializers.CharField()
     verdict = serializers.CharField(allow_null=True, help_text="better, worse or null")
+    same_skills = serializers.BooleanField(
+        allow_null=True, help_text="two runs of one protocol and library; null if not known"
+    )
     complete = serializers.BooleanField()
+    cancelled = serializers.ListField(
+        child=serializers.CharField(), help_text="sides that were cancelled before all had ended"
+    )
     n_shared = serializers.IntegerField()
     n_compared = serializers.IntegerField(help_text="with an SE result on both sides")
     n_pending = serializers.IntegerField()
@@ -148,7 +181,13 @@ class CellComparisonOutput(serializers.Serializer[Any]):
     p = serializers.FloatField(allow_null=True)
     p_method = serializers.CharField(allow_null=True)
     p_adjusted = serializers.FloatField(allow_null=True)
-    n_family = serializers.IntegerField()
+    n_family = serializers.IntegerField(
+        help_text="cells of B that have a counterpart: p is corrected for all of them"
+    )
+    n_shown = serializers.IntegerField()
+    failure_readings = FailureReadingOutput(many=True)
+    left_out = LeftOutOutput(help_text="a run with skills has no result")
+    rae_left_out = LeftOutOutput(help_text="compared, but a run without skills has no result")
     rae = RaeChangesOutput()
     sd_runs = SdRunsOutput()
     returned_sets = ReturnedSetOutput(many=True)
@@ -157,6 +196,9 @@ class CellComparisonOutput(serializers.Serializer[Any]):
     both_pass = SharedPairOutput(many=True)
     both_fail = SharedPairOutput(many=True)
     changed_tasks = serializers.ListField(child=serializers.CharField())
+    other_replicates = serializers.ListField(
+        child=serializers.CharField(), help_text="same content, but replicates of other numbers"
+    )
     only_a = serializers.ListField(child=serializers.CharField())
     only_b = serializers.ListField(child=serializers.CharField())
     notes = ComparisonNoteOutput(many=True)

@@ -6,10 +6,12 @@ must be equal, or be named as allowed to differ. Definitions: docs/statistics.md
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -29,12 +31,16 @@ from runs.domain.intervals import (
 )
 from runs.domain.report import (
     ALPHA,
+    FAILURES,
     FEWEST_DISCORDANT,
     Failure,
     FailurePolicy,
     PairRecord,
     transition_of,
 )
+
+# Below it percentiles of resampled tasks cover too seldom (docs/statistics.md).
+FEWEST_TASKS = 10
 
 # Patterns times resamples that are held at once: 32 MB.
 _AT_ONCE = 4_000_000
@@ -59,6 +65,8 @@ class Factor(StrEnum):
     SUITE = "suite"
     FAILURE_POLICY = "failure_policy"
     PRESET = "preset"
+    # Of runs that were made elsewhere: all that their rows say of the cell beside the rest.
+    DESCRIPTION = "description"
 
 
 class Side(StrEnum):
@@ -77,21 +85,30 @@ class ProtocolDiffers(Exception):
             "A and B differ in more than their skills: "
             + "; ".join(one.text for one in differences)
             + ". What comes out could be due to either. Compare runs that are alike, or say that "
-            "a factor may differ with " + " ".join(f"--allow {one.factor}" for one in differences)
+            "a factor may differ with "
+            + " ".join(
+                f"--allow {factor}" for factor in dict.fromkeys(d.factor for d in differences)
+            )
         )
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One factor that differs, with its value on each side in words."""
+    """One factor that differs, with its value on each side in words.
+
+    Attributes:
+        part: what of the factor it is, where that has parts with names of their own.
+    """
 
     factor: str
     old: str
     new: str
+    part: str = ""
 
     @property
     def text(self) -> str:
-        return f"{self.factor.replace('_', ' ')} ({self.old} / {self.new})"
+        name = self.part or self.factor.replace("_", " ")
+        return f"{name} ({self.old} / {self.new})"
 
 
 @dataclass(frozen=True)
@@ -102,6 +119,9 @@ class CellAbout:
         library: slug and number as ``coding@2``, or None without one.
         partition: which tasks were chosen, in words.
         protocol: the value of each ``Factor``, plain JSON values.
+        library_known: whether ``library`` says which skills were searched, and in which versions;
+            what was made elsewhere may not say it.
+        cancelled: nothing more will be run, so that what is pending stays so.
     """
 
     experiment: str
@@ -109,6 +129,15 @@ class CellAbout:
     library: str | None
     partition: str
     protocol: Mapping[str, Any]
+    library_known: bool = True
+    cancelled: bool = False
+
+    @property
+    def library_text(self) -> str:
+        """The library in words."""
+        if self.library_known:
+            return self.library or "no library"
+        return f"{self.library}, version not known" if self.library else "library not known"
 
     @property
     def key(self) -> tuple[str, str]:
@@ -127,6 +156,21 @@ class Match:
     new: CellAbout
     differences: tuple[Difference, ...] = ()
 
+    @property
+    def known(self) -> bool:
+        """Whether it is known of both sides which skills were searched."""
+        return self.old.library_known and self.new.library_known
+
+    @property
+    def same_skills(self) -> bool:
+        """Whether both are runs of the same skills under the same protocol."""
+        return self.known and self.old.library == self.new.library and not self.differences
+
+    @property
+    def skills_alone(self) -> bool:
+        """Whether the skills are all that differs."""
+        return self.known and self.old.library != self.new.library and not self.differences
+
 
 @dataclass(frozen=True)
 class Unmatched:
@@ -139,21 +183,39 @@ class Unmatched:
 
 @dataclass(frozen=True)
 class Matching:
-    """Which cells of A and B belong together."""
+    """Which cells of A and B belong together.
+
+    Attributes:
+        undecided: how many cells of B have cells of their protocol in A without it being clear
+            which; each could be compared by name, so each has its place in the family.
+    """
 
     matched: tuple[Match, ...]
     unmatched: tuple[Unmatched, ...]
+    undecided: int = 0
 
 
 def differences_of(*, old: CellAbout, new: CellAbout) -> tuple[Difference, ...]:
     """Return every factor in which the protocols of two cells differ."""
-    return tuple(
-        Difference(
-            factor.value, _spoken(old.protocol.get(factor)), _spoken(new.protocol.get(factor))
-        )
-        for factor in Factor
-        if old.protocol.get(factor) != new.protocol.get(factor)
-    )
+    found = []
+    for factor in Factor:
+        before, after = old.protocol.get(factor), new.protocol.get(factor)
+        if before == after:
+            continue
+        if factor is Factor.DESCRIPTION:
+            found += _differing_parts(before or {}, after or {})
+        else:
+            found.append(Difference(factor.value, _spoken(before), _spoken(after)))
+    return tuple(found)
+
+
+def _differing_parts(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    """Return each part of two descriptions that differs, by its own name."""
+    return [
+        Difference(Factor.DESCRIPTION.value, _spoken(old.get(part)), _spoken(new.get(part)), part)
+        for part in sorted(old.keys() | new.keys())
+        if old.get(part) != new.get(part)
+    ]
 
 
 def match_pair(*, old: CellAbout, new: CellAbout, allowed: Iterable[str] = ()) -> Match:
@@ -204,11 +266,62 @@ def match_cells(
         for side, cells in left.items()
         for cell in cells
     )
-    return Matching(tuple(matched), unmatched)
+    protocols = {_fixed(cell, may_differ) for cell in old}
+    undecided = sum(_fixed(cell, may_differ) in protocols for cell in left[Side.B])
+    return Matching(tuple(matched), unmatched, undecided)
+
+
+def match_named(
+    *,
+    named: Match,
+    old: Sequence[CellAbout],
+    new: Sequence[CellAbout],
+    allowed: Iterable[str] = (),
+) -> Matching:
+    """Return ``named`` first among all matches it is one of, whichever of them were looked at.
+
+    Naming a cell doesn't make the others untried: the family of the correction stays all cells
+    of B that have a counterpart. Within one experiment those are all cells that the named one of
+    A could have been compared with.
+    """
+    may_differ = frozenset(allowed)
+    if named.old.experiment == named.new.experiment:
+        others = [
+            Match(named.old, cell)
+            for cell in new
+            if cell.key not in (named.old.key, named.new.key)
+            and _fixed(cell, may_differ) == _fixed(named.old, may_differ)
+        ]
+        return Matching((named, *others), ())
+    if len(old) == len(new) == 1:
+        return Matching((named,), ())
+    found = match_cells(old=old, new=new, allowed=may_differ)
+    was_undecided = any(
+        one.side is Side.B
+        and one.cell.key == named.new.key
+        and any(_fixed(cell, may_differ) == _fixed(one.cell, may_differ) for cell in old)
+        for one in found.unmatched
+    )
+    keys = (named.old.key, named.new.key)
+    return Matching(
+        (named, *(match for match in found.matched if match.new.key != named.new.key)),
+        tuple(one for one in found.unmatched if one.cell.key not in keys),
+        found.undecided - was_undecided,
+    )
 
 
 def _fixed(cell: CellAbout, may_differ: frozenset[str]) -> str:
-    return repr([cell.protocol.get(factor) for factor in Factor if factor not in may_differ])
+    values = [cell.protocol.get(factor) for factor in Factor if factor not in may_differ]
+    return json.dumps(_alike(values), sort_keys=True)
+
+
+def _alike(value: Any) -> Any:
+    """Return the value so that equal ones have equal JSON: 0.0 like 0."""
+    if isinstance(value, Mapping):
+        return {key: _alike(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list | tuple):
+        return [_alike(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _grouped(cells: Iterable[CellAbout], key: Any) -> dict[tuple[str, ...], list[CellAbout]]:
@@ -248,7 +361,8 @@ class TaskPair:
 
     Attributes:
         task_sha256: of the task's content; a changed task is another task.
-        versions: the version of each skill that was returned to the SE run, by slug.
+        versions: the version of each skill that was returned to the SE run, by slug; empty where
+            it isn't known.
         sd_run: names the SD run; two pairs may share one.
     """
 
@@ -320,6 +434,7 @@ class NoInterval(StrEnum):
 
     UNDEFINED = "undefined"
     ONE_TASK = "one_task"
+    FEW_TASKS = "few_tasks"
     NO_FLIPS = "no_flips"
     NO_VARIATION = "no_variation"
     RESAMPLES_DROPPED = "resamples_dropped"
@@ -329,6 +444,10 @@ NO_INTERVAL: Mapping[NoInterval, str] = MappingProxyType(
     {
         NoInterval.UNDEFINED: "the difference itself has no value",
         NoInterval.ONE_TASK: "all pairs are of one task, so there is nothing to resample",
+        NoInterval.FEW_TASKS: (
+            f"fewer than {FEWEST_TASKS} tasks have a returned skill: an interval from resampling "
+            "so few would be too narrow"
+        ),
         NoInterval.NO_FLIPS: (
             "no pair was won or lost against its run without skills, on either side: resampling "
             "can't tell how far from 0 the difference may be"
@@ -377,20 +496,52 @@ class SdRuns:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """Won, lost and p when failed model calls are read by one policy on both sides."""
+
+    policy: FailurePolicy
+    n_compared: int
+    won: int
+    lost: int
+    p: float | None
+    p_method: PMethod | None
+    p_adjusted: float | None = None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Shared pairs without a result, by side and by the reason (a ``Failure`` code).
+
+    A pair that lacks one on both sides counts on both.
+    """
+
+    pairs: int
+    old: Mapping[str, int]
+    new: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class CellComparison:
     """Everything that is said of one cell of A and its counterpart in B.
 
     Attributes:
         complete: no shared pair is pending; until then there are counts and no figures.
+        cancelled: the sides (A, B) that were cancelled and have pending shared pairs.
         n_shared: pairs of the same task content and replicate in both.
         n_compared: those with an SE result in both.
         n_pending: those of which a run isn't finished.
         n_tasks: tasks of the compared ones.
         changed_tasks: keys whose content differs between A and B; their pairs are left out.
+        other_replicates: tasks of equal content of which no replicate has the same number in
+            both.
         only_old, only_new: what only one side ran.
+        left_out: ended shared pairs in which a run with skills has no result.
+        rae_left_out: compared pairs that no RAE is over, as a run without skills has no result.
         own: RAE of each side on the pairs where that side got a skill.
         both: the same on pairs where both did.
-        p: of the change of the SE results; ``p_adjusted`` after Holm over all compared cells.
+        p: of the change of the SE results; ``p_adjusted`` after Holm over the family.
+        readings: the same counts and p with failed calls left out, and counted as wrong.
+        n_family, n_shown: how many cells p is corrected for, and how many of them are shown.
     """
 
     match: Match
@@ -399,7 +550,9 @@ class CellComparison:
     n_compared: int
     n_pending: int
     n_tasks: int
+    cancelled: tuple[Side, ...]
     changed_tasks: tuple[str, ...]
+    other_replicates: tuple[str, ...]
     only_old: tuple[str, ...]
     only_new: tuple[str, ...]
     won: tuple[SharedPair, ...]
@@ -410,10 +563,14 @@ class CellComparison:
     own: RaeChange
     both: RaeChange
     sd: SdRuns
+    left_out: LeftOut
+    rae_left_out: LeftOut
     p: float | None
     p_method: PMethod | None
+    readings: tuple[Reading, ...]
     p_adjusted: float | None = None
     n_family: int = 1
+    n_shown: int = 1
 
     @property
     def repeats(self) -> bool:
@@ -427,6 +584,12 @@ class CellComparison:
         shown = (SetChange.CHANGED, SetChange.ONLY_A, SetChange.ONLY_B)
         found = [pair for pair in everything if pair.change in shown]
         return tuple(sorted(found, key=lambda pair: (pair.task, pair.replicate)))
+
+
+_Units = Mapping[tuple[str, int], TaskPair]
+# A task's content, and whether A's and B's run with skills passed.
+_Result = tuple[str, bool | None, bool | None]
+_Test = tuple[float | None, PMethod | None]
 
 
 @dataclass(frozen=True)
@@ -447,32 +610,64 @@ def compare(
     matching: Matching,
     pairs: Mapping[tuple[str, str], Sequence[TaskPair]],
     allowed: Iterable[str] = (),
+    shown: int | None = None,
 ) -> Comparison:
-    """Return the comparison of all matched cells of two experiments.
+    """Return the comparison of the matched cells of two experiments.
 
     Args:
         old, new: the experiments' names.
         pairs: of each matched cell, by its experiment and sha12.
+        shown: how many of the matches are shown, from the first; the others only have their
+            place in the family that p is corrected for. None: all.
     """
-    cells = [
-        compare_cells(
-            match=match,
-            old=pairs[match.old.key],
-            new=pairs[match.new.key],
-        )
-        for match in matching.matched
+    several = len(matching.matched) > 1 or matching.undecided > 0
+    contents = [
+        _Content.of(match, pairs[match.old.key], pairs[match.new.key]) for match in matching.matched
     ]
-    # A cell without a p keeps its place in the family: which are planned was fixed before.
-    adjusted = holm(p_values=[1.0 if cell.p is None else cell.p for cell in cells])
+    cells = [_compared(content) for content in contents[:shown]]
+    if several:
+        tests = [_tests(content) for content in contents]
+        # A cell without a p keeps its place in the family: which are planned was fixed before.
+        missing = [1.0] * matching.undecided
+        families = [
+            holm(p_values=[*(1.0 if p is None else p for p in column), *missing])
+            for column in zip(*tests, strict=True)
+        ]
+        n_family = len(tests) + matching.undecided
+        cells = [
+            _corrected(cell, [family[place] for family in families], n_family, len(cells))
+            for place, cell in enumerate(cells)
+        ]
     return Comparison(
         old=old,
         new=new,
         allowed=tuple(allowed),
-        cells=tuple(
-            replace(cell, p_adjusted=None if cell.p is None else p, n_family=len(cells))
-            for cell, p in zip(cells, adjusted, strict=True)
-        ),
+        cells=tuple(cells),
         unmatched=matching.unmatched,
+    )
+
+
+def _tests(content: _Content) -> list[float | None]:
+    """Return p of the cell's own policies and of each reading."""
+    if not content.complete:
+        return [None] * (1 + len(FailurePolicy))
+    return [content.test[0], *(reading.p for reading in content.readings)]
+
+
+def _corrected(
+    cell: CellComparison, adjusted: Sequence[float], n_family: int, n_shown: int
+) -> CellComparison:
+    """Return ``cell`` with its p after the correction: of its own policies, then each reading."""
+    own, *others = adjusted
+    return replace(
+        cell,
+        p_adjusted=None if cell.p is None else own,
+        readings=tuple(
+            replace(reading, p_adjusted=None if reading.p is None else p)
+            for reading, p in zip(cell.readings, others, strict=True)
+        ),
+        n_family=n_family,
+        n_shown=n_shown,
     )
 
 
@@ -481,46 +676,159 @@ def compare_cells(
 ) -> CellComparison:
     """Return the comparison of one cell of A with one of B, whatever the order of their pairs.
 
+    It is a family of its own: ``p_adjusted`` is ``p``.
+
     Raises:
         ValueError: a side has two pairs of one task content and replicate.
     """
-    before, after = _by_unit(old), _by_unit(new)
-    changed = _keys(old) & _keys(new) - {
-        pair.record.task for unit, pair in before.items() if unit in after
-    }
-    units = sorted(before.keys() & after.keys(), key=lambda u: (before[u].record.task, u))
-    policies = (_policy(match.old), _policy(match.new))
-    shared = [_Shared.of(before[unit], after[unit], policies) for unit in units]
-    compared = [one for one in shared if one.compared]
-    pending = [one for one in shared if one.pending]
-    complete = not pending
+    return _compared(_Content.of(match, old, new))
+
+
+def _compared(content: _Content) -> CellComparison:
+    shared, compared = content.shared, content.compared
+    complete = content.complete
     lists = {
         (was, now): tuple(one.listed for one in compared if (one.se_old, one.se_new) == (was, now))
         for was in (True, False)
         for now in (True, False)
     }
-    p, method = _test(compared) if complete else (None, None)
+    p, method = content.test if complete else (None, None)
+    before, after, apart = content.before, content.after, content.apart
+    drawn: _Drawn = {}
     return CellComparison(
-        match=match,
+        match=content.match,
         complete=complete,
         n_shared=len(shared),
         n_compared=len(compared),
-        n_pending=len(pending),
+        n_pending=sum(one.pending for one in shared),
         n_tasks=len({one.task_sha256 for one in compared}),
-        changed_tasks=tuple(sorted(changed)),
-        only_old=_one_sided(before, after, changed),
-        only_new=_one_sided(after, before, changed),
+        cancelled=content.cancelled,
+        changed_tasks=apart.changed,
+        other_replicates=apart.other_replicates,
+        only_old=_one_sided(before, after, apart),
+        only_new=_one_sided(after, before, apart),
         won=lists[False, True],
         lost=lists[True, False],
         both_pass=lists[True, True],
         both_fail=lists[False, False],
         sets=_set_rows(compared),
-        own=_rae_change(shared, complete=complete, both=False),
-        both=_rae_change(shared, complete=complete, both=True),
+        own=_rae_change(shared, drawn, complete=complete, both=False),
+        both=_rae_change(shared, drawn, complete=complete, both=True),
         sd=_sd_runs(shared),
+        left_out=_left_out(
+            [one for one in shared if not one.pending and not one.compared], without_skills=False
+        ),
+        rae_left_out=_left_out(
+            [one for one in compared if not one.pending and not one.settled], without_skills=True
+        ),
         p=p,
         p_method=method,
+        p_adjusted=p,
+        readings=content.readings if complete else (),
     )
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """Keys of tasks that both sides have and no shared pair is of, in order."""
+
+    changed: tuple[str, ...]
+    other_replicates: tuple[str, ...]
+
+    @classmethod
+    def of(cls, before: _Units, after: _Units) -> _Apart:
+        sides = [
+            {sha256: pair.record.task for (sha256, _), pair in x.items()} for x in (before, after)
+        ]
+        old, new = sides
+        renamed = {task: sha256 for sha256, task in new.items()}
+        changed = [
+            task
+            for sha256, task in old.items()
+            if task in renamed and sha256 not in new and renamed[task] not in old
+        ]
+        shared = {sha256 for sha256, _ in before.keys() & after.keys()}
+        others = [old[sha256] for sha256 in old.keys() & new.keys() if sha256 not in shared]
+        return cls(tuple(sorted(changed)), tuple(sorted(others)))
+
+
+@dataclass(frozen=True)
+class _Content:
+    """The pairs of both cells, matched by content and replicate."""
+
+    match: Match
+    before: _Units
+    after: _Units
+    apart: _Apart
+    shared: Sequence[_Shared]
+    compared: Sequence[_Shared]
+
+    @classmethod
+    def of(cls, match: Match, old: Sequence[TaskPair], new: Sequence[TaskPair]) -> _Content:
+        before, after = _by_unit(old), _by_unit(new)
+        units = sorted(before.keys() & after.keys(), key=lambda u: (before[u].record.task, u))
+        policies = (_policy(match.old), _policy(match.new))
+        shared = [_Shared.of(before[unit], after[unit], policies) for unit in units]
+        compared = [one for one in shared if one.compared]
+        return cls(match, before, after, _Apart.of(before, after), shared, compared)
+
+    @property
+    def complete(self) -> bool:
+        return not any(one.pending for one in self.shared)
+
+    @property
+    def cancelled(self) -> tuple[Side, ...]:
+        sides = (
+            (Side.A, self.match.old, any(one.old_record.pending for one in self.shared)),
+            (Side.B, self.match.new, any(one.new_record.pending for one in self.shared)),
+        )
+        return tuple(side for side, cell, pending in sides if cell.cancelled and pending)
+
+    @cached_property
+    def test(self) -> _Test:
+        """p of the change, each side read by its own policy, and its method."""
+        return _test([(one.task_sha256, one.se_old, one.se_new) for one in self.compared])
+
+    @cached_property
+    def readings(self) -> tuple[Reading, ...]:
+        """What the runs with skills say under each policy, the same on both sides."""
+        found: list[tuple[list[_Result], Reading]] = []
+        for policy in FailurePolicy:
+            results = [
+                (one.task_sha256, _se(one.old_record, policy), _se(one.new_record, policy))
+                for one in self.shared
+            ]
+            # Without a failed call all readings are the same.
+            alike = [reading for was, reading in found if was == results]
+            found.append(
+                (results, replace(alike[0], policy=policy) if alike else _reading(results, policy))
+            )
+        return tuple(reading for _, reading in found)
+
+
+def _reading(results: Sequence[_Result], policy: FailurePolicy) -> Reading:
+    compared = [result for result in results if None not in result]
+    p, method = _test(compared)
+    return Reading(
+        policy=policy,
+        n_compared=len(compared),
+        won=sum(bool(new) and not old for _, old, new in compared),
+        lost=sum(bool(old) and not new for _, old, new in compared),
+        p=p,
+        p_method=method,
+        p_adjusted=p,
+    )
+
+
+def _left_out(those: Sequence[_Shared], *, without_skills: bool) -> LeftOut:
+    """Return why these pairs lack a result, by side."""
+
+    def reasons(record: PairRecord) -> str | None:
+        return record.sd_failure if without_skills else record.se_failure
+
+    old = Counter(why for one in those if (why := reasons(one.old_record)))
+    new = Counter(why for one in those if (why := reasons(one.new_record)))
+    return LeftOut(len(those), dict(sorted(old.items())), dict(sorted(new.items())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,10 +841,9 @@ class _Shared:
     se_new: bool | None
     old: Transition | None
     new: Transition | None
-    retrieved_old: bool | None
-    retrieved_new: bool | None
+    old_record: PairRecord
+    new_record: PairRecord
     same_sd: bool
-    pending: bool
 
     @classmethod
     def of(
@@ -549,16 +856,32 @@ class _Shared:
             se_new=_se(new.record, policies[1]),
             old=transition_of(old.record, policies[0]),
             new=transition_of(new.record, policies[1]),
-            retrieved_old=old.record.retrieved,
-            retrieved_new=new.record.retrieved,
+            old_record=old.record,
+            new_record=new.record,
             same_sd=bool(old.sd_run) and old.sd_run == new.sd_run,
-            pending=old.record.pending or new.record.pending,
         )
+
+    @property
+    def retrieved_old(self) -> bool | None:
+        return self.old_record.retrieved
+
+    @property
+    def retrieved_new(self) -> bool | None:
+        return self.new_record.retrieved
+
+    @property
+    def pending(self) -> bool:
+        return self.old_record.pending or self.new_record.pending
 
     @property
     def compared(self) -> bool:
         """Whether both SE runs have a result."""
         return self.se_old is not None and self.se_new is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether all four runs have a result."""
+        return self.old is not None and self.new is not None
 
 
 def _se(record: PairRecord, policy: FailurePolicy) -> bool | None:
@@ -570,13 +893,18 @@ def _se(record: PairRecord, policy: FailurePolicy) -> bool | None:
 
 def _listed(old: TaskPair, new: TaskPair) -> SharedPair:
     before, after = old.versions, new.versions
-    edited = sorted(slug for slug in before.keys() & after.keys() if before[slug] != after[slug])
+    both = before.keys() & after.keys()
+    unknown = {slug for slug in both if not (before[slug] and after[slug])}
+    edited = sorted(slug for slug in both - unknown if before[slug] != after[slug])
     added, removed = sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys())
     states = (old.record.retrieved, new.record.retrieved)
     if None in states:
         change = SetChange.UNKNOWN
     elif states == (True, True):
-        change = SetChange.CHANGED if added or removed or edited else SetChange.SAME
+        if added or removed or edited:
+            change = SetChange.CHANGED
+        else:  # a skill of unknown version may have had another text
+            change = SetChange.UNKNOWN if unknown or not both else SetChange.SAME
     else:
         change = {
             (True, False): SetChange.ONLY_A,
@@ -603,24 +931,17 @@ def _by_unit(pairs: Iterable[TaskPair]) -> dict[tuple[str, int], TaskPair]:
     return found
 
 
-def _keys(pairs: Iterable[TaskPair]) -> set[str]:
-    return {pair.record.task for pair in pairs}
-
-
 def _policy(cell: CellAbout) -> FailurePolicy:
     return FailurePolicy(cell.protocol.get(Factor.FAILURE_POLICY) or FailurePolicy.CENSOR)
 
 
-def _one_sided(
-    here: Mapping[tuple[str, int], TaskPair],
-    there: Mapping[tuple[str, int], TaskPair],
-    changed: set[str],
-) -> tuple[str, ...]:
+def _one_sided(here: _Units, there: _Units, apart: _Apart) -> tuple[str, ...]:
     """Return the tasks that the other side doesn't have, or single replicates of them."""
     tasks = {task for task, _ in there}
+    elsewhere = {*apart.changed, *apart.other_replicates}
     names = set()
     for (task, replicate), pair in here.items():
-        if (task, replicate) in there or pair.record.task in changed:
+        if (task, replicate) in there or pair.record.task in elsewhere:
             continue
         whole = task not in tasks
         names.add(pair.record.task if whole else f"{pair.record.task}, replicate {replicate}")
@@ -630,12 +951,13 @@ def _one_sided(
 # --- the change of the SE results ------------------------------------------------------------
 
 
-def _test(compared: Sequence[_Shared]) -> tuple[float | None, PMethod | None]:
-    if not compared:
+def _test(results: Sequence[_Result]) -> _Test:
+    """Return p of the change over ``results``, of which none is unknown, and its method."""
+    if not results:
         return None, None
     by_task: dict[str, list[int]] = defaultdict(list)
-    for one in compared:
-        by_task[one.task_sha256].append(int(bool(one.se_new)) - int(bool(one.se_old)))
+    for task, old, new in results:
+        by_task[task].append(int(bool(new)) - int(bool(old)))
     if all(len(changes) == 1 for changes in by_task.values()):
         changes = [change for (change,) in by_task.values()]
         return mcnemar_exact(b=changes.count(1), c=changes.count(-1)), PMethod.MCNEMAR_EXACT
@@ -655,7 +977,7 @@ def _set_rows(compared: Sequence[_Shared]) -> tuple[SetRow, ...]:
 
 
 def _sd_runs(shared: Sequence[_Shared]) -> SdRuns:
-    settled = [one for one in shared if one.old is not None and one.new is not None]
+    settled = [one for one in shared if one.settled]
     separate = [one for one in settled if not one.same_sd]
     differing = sum(_sd(one.old) != _sd(one.new) for one in separate)
     return SdRuns(len(settled) - len(separate), len(separate), differing)
@@ -682,9 +1004,17 @@ class TaskNet:
         return TaskNet(self.new_net, self.new_pairs, self.old_net, self.old_pairs)
 
 
-def _rae_change(shared: Sequence[_Shared], *, complete: bool, both: bool) -> RaeChange:
-    """Return the change of RAE over pairs with both results on both sides."""
-    settled = [one for one in shared if one.old is not None and one.new is not None]
+_Drawn = dict[tuple[TaskNet, ...], tuple[Interval | None, NoInterval | None, int]]
+
+
+def _rae_change(
+    shared: Sequence[_Shared], drawn: _Drawn, *, complete: bool, both: bool
+) -> RaeChange:
+    """Return the change of RAE over pairs with both results on both sides.
+
+    ``drawn`` keeps intervals: where all pairs were retrieved in both, the two are one.
+    """
+    settled = [one for one in shared if one.settled]
     if both:
         settled = [one for one in settled if one.retrieved_old and one.retrieved_new]
     tasks: dict[str, list[_Shared]] = defaultdict(list)
@@ -703,7 +1033,10 @@ def _rae_change(shared: Sequence[_Shared], *, complete: bool, both: bool) -> Rae
     difference = (
         sum(net.new_net for net in nets) * n_old - sum(net.old_net for net in nets) * n_new
     ) / (n_old * n_new)
-    interval, why, dropped = rae_difference_interval(tasks=nets)
+    key = tuple(sorted(nets))
+    if key not in drawn:
+        drawn[key] = rae_difference_interval(tasks=nets)
+    interval, why, dropped = drawn[key]
     return RaeChange(
         n_old=n_old,
         n_new=n_new,
@@ -752,15 +1085,17 @@ def rae_difference_interval(
     """Return the interval of RAE of B minus RAE of A, or why none, and how many were dropped.
 
     In proportions: percentiles of 20,000 resamples of whole tasks from ``default_rng(42)``; a
-    task brings all of
-    its pairs, of both sides. How often each distinct contribution is drawn is multinomial, so
-    those counts are drawn instead of the tasks: the same distribution, without its cost. Tasks
-    without a retrieved pair bring nothing to either ratio and aren't resampled. A resample in
-    which a side has no retrieved pair is dropped; above 1% there is no interval.
+    task brings all of its pairs, of both sides. How often each distinct contribution is drawn is
+    multinomial, so those counts are drawn instead of the tasks: the same distribution, without
+    its cost. Tasks without a retrieved pair bring nothing to either ratio and aren't resampled;
+    of fewer than ``FEWEST_TASKS`` others there is no interval. A resample in which a side has no
+    retrieved pair is dropped; above 1% there is no interval.
     """
     counted = [task for task in tasks if task.old_pairs or task.new_pairs]
     if len(counted) < 2:
         return None, NoInterval.ONE_TASK if counted else NoInterval.UNDEFINED, 0
+    if len(counted) < FEWEST_TASKS:
+        return None, NoInterval.FEW_TASKS, 0
     if not any(task.old_net or task.new_net for task in counted):
         return None, NoInterval.NO_FLIPS, 0
     found = sorted(Counter(counted).items())
@@ -772,7 +1107,10 @@ def rae_difference_interval(
     low, high, dropped = _resampled(reverse if turned else found, level)
     if dropped > MOST_DROPPED * RESAMPLES:
         return None, NoInterval.RESAMPLES_DROPPED, dropped
-    if turned:
+    if reverse == found:  # A and B can't be told apart, so neither may their difference
+        high = max(0.0, (high - low) / 2)
+        low = -high
+    elif turned:
         low, high = -high, -low
     return Interval(low, high, level, IntervalMethod.TASK_BOOTSTRAP), None, dropped
 
@@ -810,29 +1148,77 @@ BETTER, WORSE, UNDECIDED = "better", "worse", ""
 def verdict(cell: CellComparison) -> str:
     """Return ``better`` or ``worse`` where the SE results show B to be that, else an empty text.
 
-    It follows p after Holm's correction for all compared cells: at most .05.
+    It follows p after Holm's correction: at most .05 in the same direction however failed calls
+    are read. Two runs of the same skills are never better or worse than each other.
     """
-    net = len(cell.won) - len(cell.lost)
-    if cell.p_adjusted is None or cell.p_adjusted > ALPHA or not net:
+    if cell.match.same_skills:
+        return UNDECIDED
+    found = {_of(len(cell.won) - len(cell.lost), cell.p_adjusted)}
+    found |= {_of(reading.won - reading.lost, reading.p_adjusted) for reading in cell.readings}
+    return found.pop() if len(found) == 1 else UNDECIDED
+
+
+def _of(net: int, p_adjusted: float | None) -> str:
+    if p_adjusted is None or p_adjusted > ALPHA or not net:
         return UNDECIDED
     return BETTER if net > 0 else WORSE
 
 
 def headline(cell: CellComparison) -> str:
     """Return one sentence that says what a compared cell shows, without a full stop."""
-    what = "B's skills" if cell.match.old.library != cell.match.new.library else "B"
+    what = "B's skills" if cell.match.skills_alone else "B"
     if not cell.n_shared:
         return "A and B share no task of the same content, so there is nothing to compare"
     unit = "shared pairs" if cell.repeats or cell.n_compared < cell.n_shared else "shared tasks"
     counted = f"{what} won {len(cell.won)} and lost {len(cell.lost)} of {cell.n_compared} {unit}"
+    if cell.cancelled:
+        were = "was" if len(cell.cancelled) == 1 else "were"
+        return (
+            f"{counted}; {' and '.join(cell.cancelled)} {were} cancelled before the others ended, "
+            "so there are no figures"
+        )
     if not cell.complete:
         return f"{counted} so far; figures follow when all have ended"
     if not cell.n_compared:
         return "No shared pair has a result with skills on both sides"
+    left_out = f"{cell.left_out.pairs} more left out, " if cell.left_out.pairs else ""
+    return f"{counted} ({left_out}p = {_p(cell.p)}); {_moved(cell.own)}; {_said(cell)}"
+
+
+def _said(cell: CellComparison) -> str:
+    if cell.match.same_skills:
+        return "these are two runs of the same skills, so a difference is chance"
+    found = verdict(cell)
     said = {BETTER: "B is better", WORSE: "B is worse"}.get(
-        verdict(cell), "not enough evidence that B is better or worse"
+        found, "not enough evidence that B is better or worse"
     )
-    return f"{counted} (p = {_p(cell.p)}); {_moved(cell.own)}; {said}"
+    if not found and _of(len(cell.won) - len(cell.lost), cell.p_adjusted):
+        said += ", as it depends on how failed calls are read"
+    if not found and cell.p is not None and cell.p <= ALPHA < (cell.p_adjusted or 0):
+        said += f" after the correction for {cell.n_family} cells"
+    if disagrees := _interval_disagrees(cell):
+        said += f", though the interval of RAE {disagrees}"
+    return said
+
+
+def _interval_disagrees(cell: CellComparison) -> str:
+    """Return what the interval does where it doesn't agree with the verdict, else an empty text."""
+    says, found = _interval_says(cell), verdict(cell)
+    if says == found:
+        return ""
+    if not says:
+        return "holds 0"
+    return "points the other way" if found else "leaves 0 out"
+
+
+def _interval_says(cell: CellComparison) -> str:
+    """Return what the interval alone would say; without one, what the verdict says."""
+    interval = cell.own.interval
+    if interval is None:
+        return verdict(cell)
+    if not interval.excludes_zero:
+        return UNDECIDED
+    return BETTER if interval.low > 0 else WORSE
 
 
 def _moved(change: RaeChange) -> str:
@@ -846,21 +1232,29 @@ def _moved(change: RaeChange) -> str:
 
 def notes(cell: CellComparison) -> tuple[tuple[str, str], ...]:
     """Return what a reader of the figures must know, each by the code of its rule."""
-    left_out = cell.n_shared - cell.n_compared - (0 if cell.complete else cell.n_pending)
+    match = cell.match
     found = {
-        "allowed": _allowed_note(cell.match),
-        "same_library": cell.match.old.library == cell.match.new.library
-        and not cell.match.differences
+        "allowed": _allowed_note(match),
+        "same_library": match.same_skills
         and "Both searched the same skills under the same protocol: what differs is chance.",
-        "incomplete": not cell.complete
-        and f"Not finished: {_plural(cell.n_pending, 'shared pair')}; counts only until all are.",
+        "library_unknown": not match.known and _unknown_note(match),
+        "incomplete": not cell.complete and _incomplete_note(cell),
         "left_out": cell.complete
-        and left_out > 0
-        and f"Left out: {_plural(left_out, 'shared pair')} in which a run with skills has no "
-        "result.",
+        and cell.left_out.pairs
+        and f"Left out: {_plural(cell.left_out.pairs, 'shared pair')} in which a run with skills "
+        f"has no result ({_reasons(cell.left_out)}).",
+        "failure_readings": _readings_note(cell),
+        "rae_left_out": cell.complete
+        and cell.rae_left_out.pairs
+        and f"RAE is over {_plural(cell.rae_left_out.pairs, 'pair')} fewer than won and lost: a "
+        f"run without skills has no result ({_reasons(cell.rae_left_out)}).",
         "changed_tasks": cell.changed_tasks
         and f"Of other content in B than in A, and left out: "
         f"{_plural(len(cell.changed_tasks), 'task')}.",
+        "other_replicates": cell.other_replicates
+        and f"Of the same content but with replicates of other numbers in B than in A, and left "
+        f"out: {_plural(len(cell.other_replicates), 'task')}. Number the runs alike to compare "
+        "them.",
         "sd": cell.complete and _sd_note(cell.sd),
         "own_sets": cell.own.difference is not None
         and "Each RAE is over the pairs where that side got a skill. Where these differ the "
@@ -871,11 +1265,61 @@ def notes(cell: CellComparison) -> tuple[tuple[str, str], ...]:
         "repeats": cell.repeats
         and f"{cell.n_compared} pairs come from {_plural(cell.n_tasks, 'task')}: the test and the "
         "interval take the task as the unit.",
-        "several_cells": cell.n_family > 1
-        and cell.p_adjusted is not None
-        and f"After Holm's correction for {cell.n_family} cells p = {_p(cell.p_adjusted)}.",
+        "several_cells": cell.n_family > 1 and cell.p_adjusted is not None and _family_note(cell),
     }
     return tuple((code, str(text)) for code, text in found.items() if text)
+
+
+def _unknown_note(match: Match) -> str:
+    cells = ((Side.A, match.old), (Side.B, match.new))
+    sides = [side for side, cell in cells if not cell.library_known]
+    return (
+        f"Which skills {' and '.join(sides)} searched, and in which versions, isn't known: the "
+        "runs don't say. Whether the skills differ can't be told."
+    )
+
+
+def _incomplete_note(cell: CellComparison) -> str:
+    if cell.cancelled:
+        return (
+            f"{_plural(cell.n_pending, 'shared pair')} never ended: counts only, as what is looked "
+            "at while it grows may have been stopped when it looked best."
+        )
+    return f"Not finished: {_plural(cell.n_pending, 'shared pair')}; counts only until all are."
+
+
+def _reasons(left_out: LeftOut) -> str:
+    sides = ((Side.A, left_out.old), (Side.B, left_out.new))
+    return "; ".join(
+        f"{side}: " + ", ".join(f"{FAILURES[code]} ({n})" for code, n in tally.items())
+        for side, tally in sides
+        if tally
+    )
+
+
+def _readings_note(cell: CellComparison) -> str:
+    if len({(one.n_compared, one.won, one.lost) for one in cell.readings}) < 2:
+        return ""
+    words = {FailurePolicy.CENSOR: "left out", FailurePolicy.INCORRECT: "counted as wrong"}
+    texts = "; ".join(
+        f"{words[one.policy]}: won {one.won} and lost {one.lost} of {one.n_compared} "
+        f"(p = {_p(one.p_adjusted)})"
+        for one in cell.readings
+    )
+    corrected = f", p after the correction for {cell.n_family} cells" if cell.n_family > 1 else ""
+    return (
+        f"Failed calls of runs with skills, read both ways{corrected}: {texts}. Better or worse is "
+        "said only where both agree."
+    )
+
+
+def _family_note(cell: CellComparison) -> str:
+    unseen = cell.n_family - cell.n_shown
+    of_them = f", of which {unseen} aren't shown here" if unseen else ""
+    return (
+        f"After Holm's correction for {cell.n_family} cells{of_them}, p = {_p(cell.p_adjusted)}. "
+        "Intervals are of each cell alone and aren't corrected."
+    )
 
 
 def _allowed_note(match: Match) -> str:
@@ -915,13 +1359,12 @@ def _few_note(cell: CellComparison) -> str:
 
 
 def _disagreement(cell: CellComparison) -> str:
-    interval = cell.own.interval
-    if interval is None or cell.p is None or interval.excludes_zero == (cell.p <= ALPHA):
+    disagrees = _interval_disagrees(cell)
+    if not disagrees or cell.match.same_skills:
         return ""
-    holds = "leaves 0 out" if interval.excludes_zero else "holds 0"
     return (
-        f"The interval of the RAE difference {holds} although p = {_p(cell.p)}: p is of "
-        "the runs with skills, the interval also of those without. The verdict follows p."
+        f"The interval of the RAE difference {disagrees} although p = {_p(cell.p_adjusted)}: p is "
+        "of the runs with skills, the interval also of those without. The verdict follows p."
     )
 
 
@@ -935,7 +1378,7 @@ def _p(value: float | None) -> str:
 
 def _spoken(value: Any) -> str:
     if value is None:
-        return "none"
+        return "not given"
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_spoken(each)}" for key, each in value.items())
     if isinstance(value, list | tuple):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from runs.domain.comparing import (
+    NO_INTERVAL,
     SET_CHANGES,
     CellAbout,
     CellComparison,
     Comparison,
     Factor,
+    LeftOut,
     RaeChange,
+    Reading,
     SharedPair,
     headline,
     notes,
@@ -41,11 +45,14 @@ def _cell_json(cell: CellComparison) -> dict[str, Any]:
         "a": _about_json(cell.match.old),
         "b": _about_json(cell.match.new),
         "differences": [
-            {"factor": one.factor, "a": one.old, "b": one.new} for one in cell.match.differences
+            {"factor": one.factor, "part": one.part or None, "a": one.old, "b": one.new}
+            for one in cell.match.differences
         ],
         "headline": headline(cell),
         "verdict": verdict(cell) or None,
+        "same_skills": cell.match.same_skills if cell.match.known else None,
         "complete": cell.complete,
+        "cancelled": [str(side) for side in cell.cancelled],
         "n_shared": cell.n_shared,
         "n_compared": cell.n_compared,
         "n_pending": cell.n_pending,
@@ -58,6 +65,10 @@ def _cell_json(cell: CellComparison) -> dict[str, Any]:
         "p_method": cell.p_method and str(cell.p_method),
         "p_adjusted": cell.p_adjusted,
         "n_family": cell.n_family,
+        "n_shown": cell.n_shown,
+        "failure_readings": [_reading_json(reading) for reading in cell.readings],
+        "left_out": _left_out_json(cell.left_out),
+        "rae_left_out": _left_out_json(cell.rae_left_out),
         "rae": {"own": _rae_json(cell.own), "both": _rae_json(cell.both)},
         "sd_runs": {
             "shared": cell.sd.shared,
@@ -73,6 +84,7 @@ def _cell_json(cell: CellComparison) -> dict[str, Any]:
         "both_pass": [_pair_json(pair) for pair in cell.both_pass],
         "both_fail": [_pair_json(pair) for pair in cell.both_fail],
         "changed_tasks": list(cell.changed_tasks),
+        "other_replicates": list(cell.other_replicates),
         "only_a": list(cell.only_old),
         "only_b": list(cell.only_new),
         "notes": [{"code": code, "text": text} for code, text in notes(cell)],
@@ -84,8 +96,25 @@ def _about_json(cell: CellAbout) -> dict[str, Any]:
         "experiment": cell.experiment,
         "sha12": cell.sha12,
         "library": cell.library,
+        "library_known": cell.library_known,
         "partition": cell.partition,
     }
+
+
+def _reading_json(reading: Reading) -> dict[str, Any]:
+    return {
+        "policy": str(reading.policy),
+        "n_compared": reading.n_compared,
+        "n_won": reading.won,
+        "n_lost": reading.lost,
+        "p": reading.p,
+        "p_method": reading.p_method and str(reading.p_method),
+        "p_adjusted": reading.p_adjusted,
+    }
+
+
+def _left_out_json(left_out: LeftOut) -> dict[str, Any]:
+    return {"pairs": left_out.pairs, "a": dict(left_out.old), "b": dict(left_out.new)}
 
 
 def _rae_json(change: RaeChange) -> dict[str, Any]:
@@ -149,8 +178,10 @@ def markdown(comparison: Comparison) -> str:
         ]
         for label, pairs in _lists(cell):
             names = ", ".join(f"`{_pair_name(pair)}`" for pair in pairs[:LISTED])
-            more = f" and {len(pairs) - LISTED} more" if len(pairs) > LISTED else ""
-            lines += ["", f"**{label} ({len(pairs)}):** {names or 'none'}{more}"]
+            lines += ["", f"**{label} ({len(pairs)}):** {names or 'none'}{_more(pairs)}"]
+        for label, tasks in not_compared(cell):
+            names = ", ".join(f"`{task}`" for task in tasks[:LISTED])
+            lines += ["", f"**{label} ({len(tasks)}):** {names}{_more(tasks)}"]
     if comparison.unmatched:
         lines += ["", "## Cells that are compared with none", ""]
         lines += [f"- {one.side}: {one.cell.name}: {one.reason}" for one in comparison.unmatched]
@@ -163,14 +194,14 @@ def _cell_text(cell: CellComparison) -> str:
     rows = [head, *((label, *_rae_row(change)) for label, change in _raes(cell))]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     for row in rows:
-        cells = [row[0].ljust(widths[0]), *(v.rjust(w) for v, w in zip(row, widths, strict=True))]
-        del cells[1]
-        lines.append("  " + "  ".join(cells).rstrip())
+        figures = [v.rjust(w) for v, w in zip(row[1:-1], widths[1:-1], strict=True)]
+        lines.append("  ".join(["", row[0].ljust(widths[0]), *figures, row[-1]]).rstrip())
     lines.append("")
     for label, pairs in _lists(cell):
         names = ", ".join(_pair_name(pair) for pair in pairs[:LISTED])
-        more = f" and {len(pairs) - LISTED} more" if len(pairs) > LISTED else ""
-        lines.append(f"  {label} ({len(pairs)}): {names or 'none'}{more}")
+        lines.append(f"  {label} ({len(pairs)}): {names or 'none'}{_more(pairs)}")
+    for label, tasks in not_compared(cell):
+        lines.append(f"  {label} ({len(tasks)}): {', '.join(tasks[:LISTED])}{_more(tasks)}")
     lines += [
         f"  Skills returned, {SET_CHANGES[row.change]}: {row.pairs} "
         f"(won {row.won}, lost {row.lost})"
@@ -182,7 +213,7 @@ def _cell_text(cell: CellComparison) -> str:
 
 def _title(cell: CellComparison) -> str:
     old, new = cell.match.old, cell.match.new
-    libraries = f"{old.library or 'no library'} to {new.library or 'no library'}"
+    libraries = f"{old.library_text} to {new.library_text}"
     return f"{new.protocol.get(Factor.MODEL)} on {new.protocol.get(Factor.SUITE)}: {libraries}"
 
 
@@ -197,7 +228,8 @@ def _rae_row(change: RaeChange) -> tuple[str, str, str, str, str, str]:
     def points(value: float | None) -> str:
         return "–" if value is None else f"{value:+.1f}"
 
-    bracket = "–"
+    why = change.reason or (NO_INTERVAL[change.no_interval] if change.no_interval else "")
+    bracket = f"– ({why})"
     if change.interval:
         bracket = f"[{change.interval.low:+.1f}, {change.interval.high:+.1f}]"
     return (
@@ -217,6 +249,21 @@ def _lists(cell: CellComparison) -> tuple[tuple[str, tuple[SharedPair, ...]], ..
         ("Passed in both", cell.both_pass),
         ("Failed in both", cell.both_fail),
     )
+
+
+def not_compared(cell: CellComparison) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Return the tasks that aren't compared, by why; each in words."""
+    found = (
+        ("Changed tasks: other content in B", cell.changed_tasks),
+        ("Same content, but replicates of other numbers in B", cell.other_replicates),
+        ("Run in A only", cell.only_old),
+        ("Run in B only", cell.only_new),
+    )
+    return tuple((label, tasks) for label, tasks in found if tasks)
+
+
+def _more(listed: Sequence[Any]) -> str:
+    return f" and {len(listed) - LISTED} more" if len(listed) > LISTED else ""
 
 
 def _pair_name(pair: SharedPair) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,20 +13,31 @@ from runs.domain.comparing import (
     CellAbout,
     Comparison,
     Factor,
-    Matching,
     TaskPair,
     compare,
     match_cells,
+    match_named,
     match_pair,
 )
-from runs.models import Arm, Cell, Experiment
+from runs.models import Arm, Cell, Experiment, ExperimentStatus
 from runs.selectors import cells_of, experiment_by_slug
-from runs.services.reporting import ArmOfPair, evidence_of
+from runs.services.reporting import BEING_PUSHED, ArmOfPair, evidence_of, is_being_pushed
 from skills.models import Library
 from skills.selectors import VersionText, changed_versions, version_numbers
 
 SHOWN_DIFFS = 20
 DIFF_LINES = 400
+
+# What the rows of runs made elsewhere say of a cell and no other factor holds is one factor,
+# except for what isn't part of a protocol: the skills, which tasks, and where the rows are from.
+_NO_FACTOR = frozenset({"library", "partition", "sha12", "experiment", "source"})
+_OWN_FACTOR = frozenset(
+    {
+        *("design", "model", "endpoint", "dialect", "benchmark", "prompt_sha256", "temperature"),
+        *("max_tokens", "strategy", "control", "k", "types", "retriever", "tokeniser"),
+        "max_searches",
+    }
+)
 
 
 class CannotCompare(Exception):
@@ -80,7 +92,7 @@ def comparison_of(
     Raises:
         ExperimentMissing: there is no such experiment.
         CannotCompare: a cell is missing, only one is named, both are the same, a factor is
-            unknown, or no cell of A belongs to one of B.
+            unknown, a push isn't stored as a whole yet, or no cell of A belongs to one of B.
         ProtocolDiffers: the two differ in more than their library.
     """
     unknown = sorted(set(allowed) - set(Factor))
@@ -90,17 +102,24 @@ def comparison_of(
         )
     if bool(cell_a) != bool(cell_b):
         raise CannotCompare("name a cell of both, or of neither")
+    itself = (
+        f"'{a}' compared with itself would show no difference. Choose the run with the skills "
+        "before the edit as A and the one after it as B; or name two cells of it"
+    )
     if a == b and cell_a == cell_b:
-        raise CannotCompare(
-            f"'{a}' compared with itself would show no difference. Choose the run with the "
-            "skills before the edit as A and the one after it as B; or name two cells of it"
-        )
-    old, new = (_cells(experiment_by_slug(slug), sha) for slug, sha in ((a, cell_a), (b, cell_b)))
+        raise CannotCompare(itself)
+    old, new = ([_Cell(_about(one, row), row) for row in cells_of(one)] for one in _ended(a, b))
     befores, afters = [cell.about for cell in old], [cell.about for cell in new]
     if cell_a:
-        match = match_pair(old=befores[0], new=afters[0], allowed=allowed)
-        matching = Matching((match,), ())
+        before, after = _named(old, a, cell_a), _named(new, b, cell_b)
+        if before.row.pk == after.row.pk:
+            raise CannotCompare(itself)
+        match = match_pair(old=before.about, new=after.about, allowed=allowed)
+        matching = match_named(named=match, old=befores, new=afters, allowed=allowed)
     else:
+        for slug, cells in ((a, old), (b, new)):
+            if not cells:
+                raise CannotCompare(f"'{slug}' has no cells")
         matching = match_cells(old=befores, new=afters, allowed=allowed)
     if not matching.matched:
         reasons = "; ".join(
@@ -111,6 +130,7 @@ def comparison_of(
     matched = [(rows[match.old.key], rows[match.new.key]) for match in matching.matched]
     chosen = {cell.pk: cell for two in matched for cell in two}
     pairs = _pairs_of(list(chosen.values()))
+    shown = 1 if cell_a else None
     return ComparedExperiments(
         comparison=compare(
             old=a,
@@ -118,8 +138,9 @@ def comparison_of(
             matching=matching,
             pairs={key: pairs[cell.pk] for key, cell in rows.items() if cell.pk in pairs},
             allowed=sorted(set(allowed)),
+            shown=shown,
         ),
-        libraries=_library_changes(matched),
+        libraries=_library_changes(matched[:shown]),
     )
 
 
@@ -132,58 +153,73 @@ class _Cell:
     row: Cell
 
 
-def _cells(experiment: Experiment, sha: str) -> list[_Cell]:
-    """Return the experiment's cells, or the one whose hash begins with ``sha``.
+def _ended(*slugs: str) -> list[Experiment]:
+    """Return the experiments of ``slugs``, once each.
+
+    Raises:
+        ExperimentMissing: there is no such experiment.
+        CannotCompare: what is stored of one would look like all of it.
+    """
+    found = {slug: experiment_by_slug(slug) for slug in dict.fromkeys(slugs)}
+    for slug, experiment in found.items():
+        if is_being_pushed(experiment):
+            raise CannotCompare(f"'{slug}' can't be compared yet: {BEING_PUSHED}")
+    return [found[slug] for slug in slugs]
+
+
+def _named(cells: Sequence[_Cell], slug: str, sha: str) -> _Cell:
+    """Return the cell whose hash begins with ``sha``.
 
     Raises:
         CannotCompare: there is none, or more than one begins so.
     """
-    found = list(cells_of(experiment))
-    known = ", ".join(cell.sha256[:12] for cell in found) or "none"
-    if sha:
-        found = [cell for cell in found if cell.sha256.startswith(sha)]
-        if len(found) != 1:
-            raise CannotCompare(
-                f"'{experiment.slug}' has {'no' if not found else 'more than one'} cell '{sha}'; "
-                f"there are: {known}"
-            )
-    if not found:
-        raise CannotCompare(f"'{experiment.slug}' has no cells")
-    return [_Cell(_about(experiment, cell), cell) for cell in found]
+    found = [cell for cell in cells if cell.row.sha256.startswith(sha)]
+    if len(found) != 1:
+        known = ", ".join(cell.about.sha12 for cell in cells) or "none"
+        raise CannotCompare(
+            f"'{slug}' has {'no' if not found else 'more than one'} cell '{sha}'; "
+            f"there are: {known}"
+        )
+    return found[0]
 
 
 def _about(experiment: Experiment, cell: Cell) -> CellAbout:
     spec, baseline = cell.treatment.spec, cell.baseline.spec
+    imported = spec.get("imported")
     # Of runs that were made elsewhere only what their rows say is known.
-    elsewhere: Mapping[str, Any] = (spec.get("imported") or {}).get("cell") or {}
+    said: Mapping[str, Any] = spec if imported is None else imported["cell"]
+    prompts = [said.get("prompt_sha256")]
+    if imported is None:
+        prompts.append(baseline.get("prompt_sha256"))
     protocol: dict[str, Any] = {
-        Factor.DESIGN: cell.design,
-        Factor.MODEL: spec.get("model") or elsewhere.get("model"),
-        Factor.ENDPOINT: spec.get("endpoint"),
-        Factor.DIALECT: spec.get("dialect"),
-        Factor.PROMPT: [spec.get("prompt_sha256"), baseline.get("prompt_sha256")],
-        Factor.DECODING: {
-            name: spec.get(name, elsewhere.get(name)) for name in ("temperature", "max_tokens")
-        },
-        Factor.STRATEGY: spec.get("strategy") or elsewhere.get("strategy"),
-        Factor.CONTROL: spec.get("control") or elsewhere.get("control"),
-        Factor.K: spec.get("k") or elsewhere.get("k"),
-        Factor.TYPES: spec.get("types") or elsewhere.get("types"),
-        Factor.RETRIEVER: spec.get("retriever") or elsewhere.get("retriever"),
-        Factor.TOKENISER: spec.get("tokeniser"),
-        Factor.MAX_SEARCHES: spec.get("max_searches") or elsewhere.get("max_searches"),
-        Factor.SUITE: spec.get("benchmark") or elsewhere.get("benchmark"),
+        Factor.DESIGN: cell.design if imported is None else said.get("design") or cell.design,
+        Factor.PROMPT: prompts,
+        Factor.DECODING: {name: said.get(name) for name in ("temperature", "max_tokens")},
+        Factor.SUITE: _suite(said) or spec.get("benchmark"),
         Factor.FAILURE_POLICY: experiment.spec.get("failure_policy"),
         Factor.PRESET: experiment.spec.get("preset"),
+        Factor.DESCRIPTION: {}
+        if imported is None
+        else {k: v for k, v in sorted(said.items()) if k not in _NO_FACTOR | _OWN_FACTOR},
     }
-    library = _library_name(cell.library) if cell.library else elsewhere.get("library")
+    for factor in Factor:  # the others are named as they are stored
+        protocol.setdefault(factor, said.get(factor))
+    library = _library_name(cell.library) if cell.library else said.get("library")
     return CellAbout(
         experiment=experiment.slug,
         sha12=cell.sha256[:12],
         library=None if library is None else str(library),
         partition=f"{cell.partition.size} tasks, seed {cell.partition.seed}",
         protocol=protocol,
+        library_known=imported is None or bool(str(library or "").partition("@")[2]),
+        cancelled=experiment.status == ExperimentStatus.CANCELLED,
     )
+
+
+def _suite(said: Mapping[str, Any]) -> str | None:
+    """Return the suite without its number: a changed task is told by its content."""
+    name = said.get("benchmark")
+    return None if name is None else re.sub(r"@[0-9]+\Z", "", str(name))
 
 
 def _library_name(library: Library) -> str:

@@ -24,6 +24,7 @@ from runs.domain.comparing import (
     notes,
     verdict,
 )
+from runs.domain.comparison_render import not_compared
 from runs.domain.intervals import P_METHODS
 from runs.domain.render import p_value
 from runs.models import Experiment
@@ -203,6 +204,7 @@ class Result:
     cells: tuple[ComparedCell, ...]
     unmatched: tuple[UnmatchedLine, ...]
     libraries: tuple[LibraryLines, ...]
+    unedited: str
     json_url: str
     a_url: str
     b_url: str
@@ -311,11 +313,23 @@ def _result(found: ComparedExperiments, asked: Asked) -> Result:
             for one in comparison.unmatched
         ),
         libraries=tuple(_library(change) for change in found.libraries),
+        unedited=_unedited(comparison.cells),
         json_url=f"{reverse('api-comparisons')}?{json_query}",
         a_url=reverse("experiment", kwargs={"slug": comparison.old}),
         b_url=reverse("experiment", kwargs={"slug": comparison.new}),
         turned_url=f"{reverse('compare')}?{turned}",
     )
+
+
+def _unedited(cells: Sequence[CellComparison]) -> str:
+    """Return why no edited skill is listed."""
+    if not all(cell.match.known for cell in cells):
+        return (
+            "Not known: the runs don't say which skills, or which versions of them, they searched."
+        )
+    if all(cell.match.old.library == cell.match.new.library for cell in cells):
+        return "Nothing: both searched the same skills."
+    return "Not known: the texts of these skills aren't stored here."
 
 
 def _cell(cell: CellComparison, *, several: bool) -> ComparedCell:
@@ -336,16 +350,16 @@ def _cell(cell: CellComparison, *, several: bool) -> ComparedCell:
         sense={BETTER: "won", WORSE: "lost"}.get(verdict(cell), ""),
         a_url=_cell_url(old.experiment, old.sha12),
         b_url=_cell_url(new.experiment, new.sha12),
-        a_library=old.library or "none",
-        b_library=new.library or "none",
+        a_library=old.library_text,
+        b_library=new.library_text,
         n_shared=cell.n_shared,
         n_compared=cell.n_compared,
         p=p_value(cell.p),
         p_method=P_METHODS[cell.p_method] if cell.p_method else "",
         notes=tuple(text for _, text in notes(cell)),
         raes=(
-            _rae("Each on the pairs where it got a skill", cell.own),
-            _rae("On pairs where both got one", cell.both),
+            _rae("Each on the pairs where it got a skill", cell.own, said=verdict(cell)),
+            _rae("On pairs where both got one", cell.both, said=verdict(cell)),
         ),
         lists=lists,
         sets=tuple(
@@ -354,15 +368,7 @@ def _cell(cell: CellComparison, *, several: bool) -> ComparedCell:
         changed=_pairs("changed", "Pairs with a changed set", cell.changed)
         if cell.changed
         else None,
-        apart=tuple(
-            names
-            for names in (
-                _names("Changed tasks: other content in B", cell.changed_tasks),
-                _names("Run in A only", cell.only_old),
-                _names("Run in B only", cell.only_new),
-            )
-            if names.count
-        ),
+        apart=tuple(_names(label, tasks) for label, tasks in not_compared(cell)),
     )
 
 
@@ -400,12 +406,15 @@ def _line(pair: SharedPair) -> PairLine:
     )
 
 
-def _rae(label: str, change: RaeChange) -> RaeRow:
+def _rae(label: str, change: RaeChange, *, said: str) -> RaeRow:
+    """Return one row; ``said`` is the verdict, without which no figure is coloured."""
     interval = change.interval
     bracket = f"[{interval.low:+.1f}, {interval.high:+.1f}]" if interval else ""
     sense = ""
     if interval and interval.excludes_zero:
         sense = "won" if interval.low > 0 else "lost"
+        if said != {"won": BETTER, "lost": WORSE}[sense]:
+            sense = ""
     return RaeRow(
         label=label,
         a=_points(change.old.value),
