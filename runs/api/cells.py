@@ -12,7 +12,7 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from runs.api.experiments import experiment_or_404
+from runs.api.experiments import as_of_text, experiment_or_404
 from runs.models import Cell, Design, Experiment
 from runs.selectors import cells_of
 from runs.services.reporting import descriptor_of
@@ -82,9 +82,16 @@ class CellDetailOutput(CellOutput):
 
     treatment = serializers.JSONField(source="treatment.spec", help_text="settings of SE")
     baseline = serializers.JSONField(source="baseline.spec", help_text="settings of SD")
+    as_of = serializers.SerializerMethodField(
+        help_text="when its figures were counted, where pairs have ended since; else null"
+    )
     figures = serializers.SerializerMethodField(
         help_text="as in the report, docs/report-schema.json; null while there is no report"
     )
+
+    @extend_schema_field(serializers.DateTimeField(allow_null=True))
+    def get_as_of(self, cell: Cell) -> str | None:
+        return as_of_text(self.context["as_of"])
 
     @extend_schema_field(
         {"type": "object", "additionalProperties": True, "nullable": True, "properties": {}}
@@ -110,6 +117,8 @@ class OneCell(Endpoint):
         checked_query(request.query_params, NoParameters)
         experiment = experiment_or_404(slug)
         cell = cell_or_404(experiment, sha12)
-        cells = standing_report(experiment).result["cells"]
+        standing = standing_report(experiment)
+        cells = standing.result["cells"]
         figures = next((one for one in cells if one["cell"].get("sha12") == sha12), None)
-        return Response(CellDetailOutput(cell, context={"slug": slug, "figures": figures}).data)
+        context = {"slug": slug, "figures": figures, "as_of": standing.as_of}
+        return Response(CellDetailOutput(cell, context=context).data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.http import Http404
@@ -135,11 +136,16 @@ class OneExperiment(Endpoint):
         return Response(ExperimentDetailOutput(experiment_or_404(slug)).data)
 
 
+def as_of_text(moment: datetime | None) -> str | None:
+    """Return when figures were counted as JSON has it; None of this moment."""
+    return moment.isoformat() if moment else None
+
+
 class ExperimentReport(Endpoint):
     """Show an experiment's report, as docs/report-schema.json has it.
 
-    Of a large experiment that still changes it is the last count; the header ``Last-Modified``
-    then says when that was made.
+    Of a large experiment that still changes it is the last count; its ``as_of`` and the header
+    ``Last-Modified`` then say when that was made.
     """
 
     @extend_schema(responses=OpenApiTypes.OBJECT)
@@ -147,7 +153,8 @@ class ExperimentReport(Endpoint):
         checked_query(request.query_params, NoParameters)
         standing = standing_report(experiment_or_404(slug))
         # The schema is the contract here; a serializer would be a second one beside it.
-        response = Response(standing.result)
-        if standing.as_of:
-            response["Last-Modified"] = http_date(standing.as_of.timestamp())
+        if not standing.as_of:
+            return Response(standing.result)
+        response = Response({**standing.result, "as_of": as_of_text(standing.as_of)})
+        response["Last-Modified"] = http_date(standing.as_of.timestamp())
         return response

@@ -331,8 +331,8 @@ def build_report(
 
 
 def report_sha256(report: Mapping[str, Any]) -> str:
-    """Return the hex sha256 of a report's canonical JSON without its own ``report_sha256``."""
-    rest = {key: value for key, value in report.items() if key != "report_sha256"}
+    """Return the hex sha256 of a report's canonical JSON without that sha256 and ``as_of``."""
+    rest = {key: value for key, value in report.items() if key not in ("report_sha256", "as_of")}
     return hashlib.sha256(_canonical_json(rest).encode()).hexdigest()
 
 

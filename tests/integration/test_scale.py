@@ -16,6 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import parse_http_date
 
+from runs.domain.report import report_sha256
 from runs.models import Arm, EffectReport, Experiment, ExperimentStatus, Pair, Tally
 from runs.services import pair_lists, standing
 from runs.services.pair_lists import pairs_page, state_of
@@ -150,8 +151,23 @@ def test_a_large_report_shows_its_moment_until_the_sweep_counts_again(lead: Clie
     assert second.as_of is not None
     text = Page(lead.get("/experiments/large/").content.decode()).text
     assert f"Counted {second.as_of:%-d %b %Y, %H:%M:%S} UTC" in text
+    assert (
+        f"Counted {second.as_of:%-d %b %Y, %H:%M:%S} UTC"
+        in Page(lead.get("/").content.decode()).text
+    )
+    sha12 = second.result["cells"][0]["cell"]["sha12"]
+    assert (
+        f"Counted {second.as_of:%-d %b %Y, %H:%M:%S} UTC"
+        in Page(lead.get(f"/experiments/large/cells/{sha12}/").content.decode()).text
+    )
     answer = lead.get("/api/v1/experiments/large/report/")
     assert parse_http_date(answer["Last-Modified"]) == int(second.as_of.timestamp())
+    moment = second.as_of.isoformat()
+    assert answer.json()["as_of"] == moment
+    assert report_sha256(answer.json()) == answer.json()["report_sha256"]
+    # The four of the last count, and when that was; there are five by now.
+    of_cell = lead.get(f"/api/v1/experiments/large/cells/{sha12}/").json()
+    assert (of_cell["figures"]["c"], of_cell["as_of"]) == (4, moment)
     # Not sooner than the pause, so that counting takes a small share of the time.
     while refresh_oldest(now=second.as_of + timedelta(seconds=1)):
         pass
@@ -159,6 +175,10 @@ def test_a_large_report_shows_its_moment_until_the_sweep_counts_again(lead: Clie
     assert refresh_oldest(now=second.as_of + timedelta(seconds=60))
     third = standing_report(experiment)
     assert (lost(third), third.as_of) == (5, None)
+    assert "Counted" not in Page(lead.get("/").content.decode()).text
+    of_cell = lead.get(f"/api/v1/experiments/large/cells/{sha12}/").json()
+    assert (of_cell["figures"]["c"], of_cell["as_of"]) == (5, None)
+    assert "as_of" not in lead.get("/api/v1/experiments/large/report/").json()
     assert not refresh_oldest(now=timezone.now() + timedelta(hours=1)), "nothing has changed"
 
 
@@ -229,12 +249,12 @@ def test_skill_totals_of_many_pairs_show_their_moment(
     assert standing_skill_totals().as_of is None, "the first look counts"
     finished_experiment("again", retrieved="c")
     assert standing_skill_totals().as_of is not None
-    assert "Pairs were counted" in lead.get("/skills/").content.decode()
-    assert "Pairs were counted" in lead.get("/skills/two-pointer/").content.decode()
+    assert "pairs that ended since follow" in lead.get("/skills/").content.decode()
+    assert "pairs that ended since follow" in lead.get("/skills/two-pointer/").content.decode()
     while refresh_oldest(now=timezone.now() + timedelta(hours=1)):
         pass
     assert standing_skill_totals().as_of is None
-    assert "Pairs were counted" not in lead.get("/skills/").content.decode()
+    assert "pairs that ended since follow" not in lead.get("/skills/").content.decode()
 
 
 # --- pairs of a cell, page by page --------------------------------------------------

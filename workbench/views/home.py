@@ -21,7 +21,7 @@ from runs.views.experiments import (
 from runs.views.figures import CellView, cell_view, cell_views
 from runs.views.flips import Flip, flips_of
 from runs.views.live import ProgressView, progress_view
-from workbench.kernel.pages import render_page
+from workbench.kernel.pages import render_page, utc_seconds
 from workbench.kernel.roles import is_unblinded, role_of
 
 FLIPS_SHOWN = 3
@@ -43,6 +43,7 @@ class Newest:
     slug: str
     url: str
     progress: ProgressView
+    as_of: str
     demonstration: bool
     notices: tuple[str, ...]
     cells: tuple[CellView, ...]
@@ -98,6 +99,7 @@ def _newest(experiment: Experiment) -> Newest:
         slug=experiment.slug,
         url=progress.url,
         progress=progress,
+        as_of=utc_seconds(standing.as_of),
         demonstration=is_demonstration(report),
         notices=other_notices(report),
         # The cell with the most to say first: the hero of the page.
