@@ -892,34 +892,55 @@ def _se(record: PairRecord, policy: FailurePolicy) -> bool | None:
 
 
 def _listed(old: TaskPair, new: TaskPair) -> SharedPair:
-    before, after = old.versions, new.versions
-    both = before.keys() & after.keys()
-    unknown = {slug for slug in both if not (before[slug] and after[slug])}
-    edited = sorted(slug for slug in both - unknown if before[slug] != after[slug])
-    added, removed = sorted(after.keys() - before.keys()), sorted(before.keys() - after.keys())
-    states = (old.record.retrieved, new.record.retrieved)
-    if None in states:
-        change = SetChange.UNKNOWN
-    elif states == (True, True):
-        if added or removed or edited:
-            change = SetChange.CHANGED
-        else:  # a skill of unknown version may have had another text
-            change = SetChange.UNKNOWN if unknown or not both else SetChange.SAME
-    else:
-        change = {
-            (True, False): SetChange.ONLY_A,
-            (False, True): SetChange.ONLY_B,
-        }.get((bool(states[0]), bool(states[1])), SetChange.NEITHER)
+    change, added, removed, edited = _change(old, new)
     return SharedPair(
         task=old.record.task,
         replicate=old.record.replicate,
         old_pair=old.record.pair,
         new_pair=new.record.pair,
         change=change,
-        added=tuple(added),
-        removed=tuple(removed),
-        edited=tuple(edited),
+        added=added,
+        removed=removed,
+        edited=edited,
     )
+
+
+_Slugs = tuple[str, ...]
+
+
+def _change(old: TaskPair, new: TaskPair) -> tuple[SetChange, _Slugs, _Slugs, _Slugs]:
+    """Return what became of the returned skills, and those added, removed and edited."""
+    before, after = old.versions, new.versions
+    states = (old.record.retrieved, new.record.retrieved)
+    if before == after:
+        # A skill of unknown version may have had another text.
+        same = SetChange.SAME if before and all(before.values()) else SetChange.UNKNOWN
+        return (
+            _STATES.get(states, same if states == (True, True) else SetChange.UNKNOWN),
+            (),
+            (),
+            (),
+        )
+    both = before.keys() & after.keys()
+    unknown = {slug for slug in both if not (before[slug] and after[slug])}
+    edited = tuple(sorted(slug for slug in both - unknown if before[slug] != after[slug]))
+    added = tuple(sorted(after.keys() - before.keys()))
+    removed = tuple(sorted(before.keys() - after.keys()))
+    if states == (True, True):
+        change = SetChange.CHANGED if added or removed or edited else SetChange.UNKNOWN
+    else:
+        change = _STATES.get(states, SetChange.UNKNOWN)
+    return change, added, removed, edited
+
+
+# What became of the returned skills where not both searches are known to have returned some.
+_STATES: Mapping[tuple[bool | None, bool | None], SetChange] = MappingProxyType(
+    {
+        (True, False): SetChange.ONLY_A,
+        (False, True): SetChange.ONLY_B,
+        (False, False): SetChange.NEITHER,
+    }
+)
 
 
 def _by_unit(pairs: Iterable[TaskPair]) -> dict[tuple[str, int], TaskPair]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from runs.domain.comparing import (
 )
 from runs.models import Arm, Cell, Experiment, ExperimentStatus
 from runs.selectors import cells_of, experiment_by_slug
-from runs.services.reporting import BEING_PUSHED, ArmOfPair, evidence_of, is_being_pushed
+from runs.services.reporting import BEING_PUSHED, evidence_of, is_being_pushed
 from skills.models import Library
 from skills.selectors import VersionText, changed_versions, version_numbers
 
@@ -232,28 +231,25 @@ def _library_name(library: Library) -> str:
 def _pairs_of(cells: Sequence[Cell]) -> dict[int, list[TaskPair]]:
     """Return the pairs of each cell, in a fixed number of queries; no trace is loaded."""
     evidence = evidence_of(cells, notes=False)
-    arms: dict[str, dict[str, ArmOfPair]] = defaultdict(dict)
+    contents: dict[str, str] = {}
+    sd_runs: dict[str, str] = {}
     for arm in evidence.arms:
-        arms[arm.pair][arm.arm] = arm
+        contents[arm.pair] = arm.task_sha256
+        if arm.arm == Arm.SD:
+            sd_runs[arm.pair] = str(arm.execution)
     numbers = version_numbers({cell.library_id for cell in cells if cell.library_id})
+    # Most pairs return one of few sets of skills; each is looked up once.
+    sets: dict[tuple[int, tuple[str, ...]], dict[str, str]] = {}
     found: dict[int, list[TaskPair]] = {}
     for cell, record in zip(cells, evidence.records(), strict=True):
-        found[cell.pk] = []
+        library = cell.library_id or 0
+        found[cell.pk] = those = []
         for pair in record.pairs:
-            of_pair = arms[pair.pair]
-            any_arm = next(iter(of_pair.values()))
-            sd = of_pair.get(Arm.SD)
-            found[cell.pk].append(
-                TaskPair(
-                    task_sha256=any_arm.task_sha256,
-                    record=pair,
-                    versions={
-                        slug: str(numbers.get((cell.library_id or 0, slug), ""))
-                        for slug in pair.skills
-                    },
-                    sd_run=str(sd.execution) if sd else "",
-                )
-            )
+            versions = sets.get((library, pair.skills))
+            if versions is None:
+                versions = {slug: str(numbers.get((library, slug), "")) for slug in pair.skills}
+                sets[library, pair.skills] = versions
+            those.append(TaskPair(contents[pair.pair], pair, versions, sd_runs.get(pair.pair, "")))
     return found
 
 
