@@ -151,6 +151,9 @@ class Experiment(models.Model):
     created_at = models.DateTimeField()
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
+    regrading_since = models.DateTimeField(
+        null=True, help_text="some answers have another grade and others wait; null: none does"
+    )
 
     class Meta:
         constraints = [

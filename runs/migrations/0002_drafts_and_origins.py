@@ -73,6 +73,14 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name="experiment",
+            name="regrading_since",
+            field=models.DateTimeField(
+                help_text="some answers have another grade and others wait; null: none does",
+                null=True,
+            ),
+        ),
+        migrations.AddField(
+            model_name="experiment",
             name="toml",
             field=models.TextField(
                 blank=True, default="", help_text="the file it was planned from"
