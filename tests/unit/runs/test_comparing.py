@@ -16,7 +16,9 @@ from runs.domain import comparing
 from runs.domain.comparing import (
     CellAbout,
     CellComparison,
+    Comparison,
     Factor,
+    LeftOut,
     Match,
     NoInterval,
     ProtocolDiffers,
@@ -28,6 +30,7 @@ from runs.domain.comparing import (
     compare_cells,
     headline,
     match_cells,
+    match_named,
     match_pair,
     notes,
     rae_difference_interval,
@@ -37,7 +40,10 @@ from runs.domain.comparison_render import markdown, text, to_json
 from runs.domain.intervals import PMethod
 from runs.domain.report import PairRecord
 
-PROTOCOL = {factor.value: "same" for factor in Factor} | {"failure_policy": "censor"}
+PROTOCOL = {factor.value: "same" for factor in Factor} | {
+    "failure_policy": "censor",
+    "description": {},
+}
 # The four ways a pair can come out: (SE passed, SD passed).
 LETTERS = {"a": (True, True), "b": (True, False), "c": (False, True), "d": (False, False)}
 
@@ -81,6 +87,10 @@ def pair(
 
 ONE = {"two-pointer": "1"}
 MATCH = Match(about("old"), about("new", library="coding@2"))
+
+
+def comparison(*cells: CellComparison) -> Comparison:
+    return Comparison("old", "new", (), cells, ())
 
 
 def cells(old: str, new: str, *, match: Match = MATCH) -> CellComparison:
@@ -346,8 +356,15 @@ def test_without_a_returned_skill_on_a_side_there_is_no_difference() -> None:
     [
         ([], NoInterval.UNDEFINED),
         ([TaskNet(1, 1, 0, 1)], NoInterval.ONE_TASK),
-        ([TaskNet(0, 1, 0, 1)] * 9, NoInterval.NO_FLIPS),
-        ([TaskNet(1, 1, 0, 1)] * 9, NoInterval.NO_VARIATION),
+        # The tenth has no returned skill on either side, so nine are resampled.
+        (
+            [TaskNet(1, 1, 0, 1), TaskNet(0, 1, 1, 1)] * 4
+            + [TaskNet(0, 1, 0, 1)]
+            + [TaskNet(0, 0, 0, 0)],
+            NoInterval.FEW_TASKS,
+        ),
+        ([TaskNet(0, 1, 0, 1)] * 10, NoInterval.NO_FLIPS),
+        ([TaskNet(1, 1, 0, 1)] * 10, NoInterval.NO_VARIATION),
         # One task of 40 has all of B's pairs: it is missing from (39/40)^40 = 36% of resamples.
         ([TaskNet(1, 1, 0, 0)] * 39 + [TaskNet(0, 1, 1, 1)], NoInterval.RESAMPLES_DROPPED),
     ],
@@ -359,6 +376,30 @@ def test_where_resampling_tells_nothing_there_is_no_interval_but_a_reason(
     assert interval is None
     assert reason is why
     assert (dropped > 200) == (why is NoInterval.RESAMPLES_DROPPED)
+
+
+def test_ten_tasks_have_an_interval_and_nine_of_them_none() -> None:
+    ten = [TaskNet(1, 1, 0, 1), TaskNet(0, 1, 1, 1)] * 5
+    assert rae_difference_interval(tasks=ten)[0] is not None
+    assert rae_difference_interval(tasks=ten[:9])[:2] == (None, NoInterval.FEW_TASKS)
+
+
+def test_tasks_that_are_their_own_mirror_have_an_interval_that_is_its_own() -> None:
+    # For each task there is one with A and B swapped, so that A and B can't be told apart and
+    # any interval but a symmetric one would say that they can.
+    half = [TaskNet(1, 2, 0, 1), TaskNet(-1, 1, 1, 1), TaskNet(0, 0, 1, 1), TaskNet(1, 3, 0, 2)] * 2
+    tasks = [*half, *(task.swapped for task in half)]
+    interval, _, _ = rae_difference_interval(tasks=tasks)
+    assert interval is not None
+    assert interval.low == -interval.high
+    # And that of tasks with a difference, read from either side, is one interval with two signs.
+    tasks = [*tasks, TaskNet(1, 1, 0, 1)]
+    here, _, _ = rae_difference_interval(tasks=tasks)
+    there, _, _ = rae_difference_interval(tasks=[task.swapped for task in tasks])
+    assert here is not None
+    assert there is not None
+    assert (here.low, here.high) == (-there.high, -there.low)
+    assert here.low != -here.high
 
 
 def resampled_literally(tasks: Sequence[TaskNet], *, draws: int, seed: int) -> tuple[float, float]:
@@ -426,18 +467,312 @@ def test_separate_runs_without_skills_are_said_to_bring_noise() -> None:
     assert "1 of 2 came out differently" in dict(notes(found))["sd"]
 
 
-def test_the_same_library_under_the_same_protocol_is_said_to_be_chance() -> None:
+# --- what is known of the skills ------------------------------------------------------
+
+
+def test_two_runs_of_the_same_skills_differ_by_chance_and_neither_is_better() -> None:
     same = Match(about("old"), about("new"))
-    assert "what differs is chance" in dict(notes(cells("AB", "BA", match=same)))["same_library"]
+    # 12 won of 12: p = 2 / 2^12, which is evidence of better skills only where they differ.
+    found = cells("D" * 12, "B" * 12, match=same)
+    assert found.p == pytest.approx(2 / 2**12)
+    assert verdict(found) == ""
+    assert "what differs is chance" in dict(notes(found))["same_library"]
+    assert headline(found).startswith("B won 12 and lost 0")
+    assert headline(found).endswith("two runs of the same skills, so a difference is chance")
+    assert verdict(cells("D" * 12, "B" * 12)) == "better"
     assert "same_library" not in dict(notes(cells("AB", "BA")))
+    # The same skills under another model are compared for the model.
+    other = match_pair(old=about("old"), new=about("new", model="n"), allowed=["model"])
+    assert verdict(cells("D" * 12, "B" * 12, match=other)) == "better"
+
+
+@pytest.mark.parametrize("library", [None, "coding"])
+def test_unknown_skills_are_neither_the_same_nor_said_to_be_what_won(library: str | None) -> None:
+    old, new = (
+        replace(about(slug), library=library, library_known=False) for slug in ("old", "new")
+    )
+    found = cells("DDDDDDA", "BBBBBBA", match=Match(old, new))
+    assert "same_library" not in dict(notes(found))
+    assert "Which skills A and B searched" in dict(notes(found))["library_unknown"]
+    assert headline(found).startswith("B won 6 and lost 0")
+    assert to_json(comparison(found))["cells"][0]["same_skills"] is None
+    assert "not known to" in text(comparison(found))
+    # One known side doesn't tell either.
+    half = cells("DA", "BA", match=Match(old, about("new")))
+    assert "Which skills A searched" in dict(notes(half))["library_unknown"]
+
+
+def test_what_won_is_named_by_its_skills_only_where_nothing_else_differs() -> None:
+    assert headline(cells("DA", "BA")).startswith("B's skills won 1")
+    new = about("new", library="coding@2", model="n")
+    allowed = match_pair(old=about("old"), new=new, allowed=["model"])
+    assert headline(cells("DA", "BA", match=allowed)).startswith("B won 1")
+
+
+def test_returned_skills_of_unknown_version_are_not_the_same_texts() -> None:
+    # Each case: what A and B returned by version ("" = not known), and what can be said.
+    cases: list[tuple[dict[str, str], dict[str, str], SetChange]] = [
+        ({"x": "1"}, {"x": "1"}, SetChange.SAME),
+        ({"x": ""}, {"x": ""}, SetChange.UNKNOWN),
+        ({"x": "1"}, {"x": ""}, SetChange.UNKNOWN),
+        ({"x": "1", "y": ""}, {"x": "1", "y": ""}, SetChange.UNKNOWN),
+        # A known change is one, whatever else isn't known; so is another slug.
+        ({"x": "1", "y": ""}, {"x": "2", "y": ""}, SetChange.CHANGED),
+        ({"x": ""}, {"y": ""}, SetChange.CHANGED),
+    ]
+    old = [pair(n, "d", side="A", skills=case[0]) for n, case in enumerate(cases)]
+    new = [pair(n, "b", side="B", skills=case[1]) for n, case in enumerate(cases)]
+    found = compare_cells(match=MATCH, old=old, new=new)
+    assert [one.change for one in found.won] == [case[2] for case in cases]
+    assert found.won[4].edited == ("x",)
+    # A skill was returned on both sides, but no row says which.
+    nameless = [
+        replace(one, record=replace(one.record, retrieved=True))
+        for one in (pair(1, "d", side="A"), pair(1, "b", side="B"))
+    ]
+    said = compare_cells(match=MATCH, old=nameless[:1], new=nameless[1:])
+    assert [row.change for row in said.sets] == [SetChange.UNKNOWN]
+
+
+# --- failed calls ---------------------------------------------------------------------
+
+
+def without_se(one: TaskPair, why: str) -> TaskPair:
+    return replace(one, record=replace(one.record, se=None, se_failure=why))
+
+
+def without_sd(one: TaskPair, why: str) -> TaskPair:
+    return replace(one, record=replace(one.record, sd=None, sd_failure=why))
+
+
+def test_better_is_said_only_where_it_holds_however_failed_calls_are_read() -> None:
+    # A fails 8 tasks and passes 24. B passes the 8; its calls fail on the 24.
+    old = [pair(n, "d" if n < 8 else "a", side="A", skills=ONE) for n in range(32)]
+    new = [pair(n, "b", side="B", skills=ONE) for n in range(32)]
+    failed = [one if n < 8 else without_se(one, "call") for n, one in enumerate(new)]
+    found = compare_cells(match=MATCH, old=old, new=failed)
+    # Left out: 8 won of 8, p = 2 / 2^8. As wrong: 8 won and 24 lost, which is p = .007 the
+    # other way: 2 P(X <= 8), X binomial with 32 throws = 2 x 15,033,173 / 2^32.
+    assert [(r.policy, r.n_compared, r.won, r.lost) for r in found.readings] == [
+        ("censor", 8, 8, 0),
+        ("incorrect", 32, 8, 24),
+    ]
+    assert found.readings[0].p == pytest.approx(2 / 2**8)
+    assert found.readings[1].p == pytest.approx(2 * 15_033_173 / 2**32)
+    assert found.p == found.readings[0].p
+    assert verdict(found) == ""
+    assert "won 8 and lost 0 of 8 shared pairs (24 more left out, p = 0.00781)" in headline(found)
+    assert "it depends on how failed calls are read" in headline(found)
+    noted = dict(notes(found))
+    assert "B: a model call failed after its retries (24)" in noted["left_out"]
+    assert "A:" not in noted["left_out"]
+    assert "left out: won 8 and lost 0 of 8 (p = 0.00781)" in noted["failure_readings"]
+    assert "counted as wrong: won 8 and lost 24 of 32 (p = 0.007)" in noted["failure_readings"]
+    # With the guard removed, the reading of its own policy alone would say better.
+    assert verdict(replace(found, readings=found.readings[:1])) == "better"
+    # Beside it: calls that failed on both sides alike change nothing, and better is said.
+    both = [one if n < 8 else without_se(one, "call") for n, one in enumerate(old)]
+    assert verdict(compare_cells(match=MATCH, old=both, new=failed)) == "better"
+    # And read by the policy incorrect it isn't said to be worse either.
+    match = Match(
+        about("old", failure_policy="incorrect"),
+        about("new", library="coding@2", failure_policy="incorrect"),
+    )
+    assert verdict(compare_cells(match=match, old=old, new=failed)) == ""
+
+
+def test_left_out_pairs_are_counted_by_side_and_reason() -> None:
+    old = [pair(n, "d", side="A", skills=ONE) for n in range(6)]
+    new = [pair(n, "b", side="B", skills=ONE) for n in range(6)]
+    old[0], old[1] = without_se(old[0], "call"), without_se(old[1], "host")
+    new[1], new[2] = without_se(new[1], "call"), without_sd(new[2], "call")
+    found = compare_cells(match=MATCH, old=old, new=new)
+    # 0 and 1 have no result with skills; 1 on both sides. 2 is compared, but has no RAE.
+    assert found.left_out == LeftOut(2, {"call": 1, "host": 1}, {"call": 1})
+    assert found.rae_left_out == LeftOut(1, {}, {"call": 1})
+    assert (found.n_compared, found.own.n_old) == (4, 3)
+    noted = dict(notes(found))
+    assert "Left out: 2 shared pairs" in noted["left_out"]
+    assert "RAE is over 1 pair fewer than won and lost" in noted["rae_left_out"]
+    assert "B: a model call failed after its retries (1)" in noted["rae_left_out"]
+    data = to_json(comparison(found))["cells"][0]
+    assert data["left_out"] == {"pairs": 2, "a": {"call": 1, "host": 1}, "b": {"call": 1}}
+    # Failed calls count as wrong: A's 0 becomes won by B; 1 stays out, as its host failed.
+    assert [(r["policy"], r["n_compared"], r["n_won"]) for r in data["failure_readings"]] == [
+        ("censor", 4, 4),
+        ("incorrect", 5, 5),
+    ]
+    plain = dict(notes(cells("AB", "BA")))
+    assert not {"left_out", "rae_left_out", "failure_readings"} & set(plain)
+
+
+# --- cancelled ------------------------------------------------------------------------
+
+
+def test_a_cancelled_side_never_promises_figures() -> None:
+    waiting = without_se(pair(2, "a", side="B", skills=ONE), "pending")
+    old = [pair(1, "d", side="A", skills=ONE), pair(2, "b", side="A", skills=ONE)]
+    new = [pair(1, "b", side="B", skills=ONE), waiting]
+    cancelled = replace(MATCH.new, cancelled=True)
+    found = compare_cells(match=Match(MATCH.old, cancelled), old=old, new=new)
+    assert (found.cancelled, found.p, found.own.difference) == ((Side.B,), None, None)
+    assert "figures follow" not in headline(found)
+    assert headline(found).endswith(
+        "B was cancelled before the others ended, so there are no figures"
+    )
+    assert "1 shared pair never ended" in dict(notes(found))["incomplete"]
+    # Where all that is shared had ended before, there are figures as of any other.
+    ended = compare_cells(match=Match(MATCH.old, cancelled), old=old[:1], new=new[:1])
+    assert (ended.cancelled, ended.complete) == ((), True)
+    # And what waits for a side that still runs is waited for.
+    running = compare_cells(
+        match=Match(replace(MATCH.old, cancelled=True), MATCH.new), old=old, new=new
+    )
+    assert (running.cancelled, "figures follow" in headline(running)) == ((), True)
+
+
+# --- replicates -----------------------------------------------------------------------
+
+
+def test_replicates_of_other_numbers_are_not_called_other_content() -> None:
+    old = [pair(n, "d", side="A", skills=ONE, replicate=0) for n in (1, 2, 3)]
+    new = [
+        pair(1, "b", side="B", skills=ONE, replicate=1),
+        pair(2, "b", side="B", skills=ONE, replicate=1, content="edited"),
+        pair(3, "b", side="B", skills=ONE, replicate=0),
+    ]
+    found = compare_cells(match=MATCH, old=old, new=new)
+    assert found.n_shared == 1
+    assert found.other_replicates == ("t001",)
+    assert found.changed_tasks == ("t002",)
+    assert (found.only_old, found.only_new) == ((), ())
+    assert (
+        "replicates of other numbers in B than in A, and left out: 1 task."
+        in dict(notes(found))["other_replicates"]
+    )
+    assert "Same content, but replicates of other numbers in B (1): t001" in text(comparison(found))
+    assert to_json(comparison(found))["cells"][0]["other_replicates"] == ["t001"]
+
+
+# --- several cells --------------------------------------------------------------------
+
+
+def several(number: int, *, differing: int) -> tuple[list[CellAbout], list[CellAbout], Any]:
+    """Return cells of A and of B by k, and their pairs: all won in the first ``differing``."""
+    old = [about("old", sha=str(k), k=k) for k in range(1, number + 1)]
+    new = [about("new", sha=str(k), k=k, library="coding@2") for k in range(1, number + 1)]
+    pairs = {}
+    for place, (before, after) in enumerate(zip(old, new, strict=True)):
+        pairs[before.key] = [pair(n, "d", side="A", skills=ONE) for n in range(10)]
+        letters = "bbbbbbdddd" if place < differing else "dddddddddd"
+        pairs[after.key] = [pair(n, x, side="B", skills=ONE) for n, x in enumerate(letters)]
+    return old, new, pairs
+
+
+def test_naming_a_cell_does_not_make_the_others_untried() -> None:
+    # 6 won of 6 differing: p = 2 / 2^6 = .03125. It is the smallest of 4: 4 x .03125 = .125.
+    old, new, pairs = several(4, differing=1)
+    everything = compare(old="old", new="new", matching=match_cells(old=old, new=new), pairs=pairs)
+    named = match_pair(old=old[0], new=new[0])
+    matching = match_named(named=named, old=old, new=new)
+    one = compare(old="old", new="new", matching=matching, pairs=pairs, shown=1)
+    assert [cell.match.new.sha12 for cell in one.cells] == [new[0].sha12]
+    for found in (everything.cells[0], one.cells[0]):
+        assert found.p_adjusted == pytest.approx(0.125)
+        assert found.n_family == 4
+        assert verdict(found) == ""
+        assert "after the correction for 4 cells" in headline(found)
+        assert "aren't corrected" in dict(notes(found))["several_cells"]
+    assert "of which 3 aren't shown here" in dict(notes(one.cells[0]))["several_cells"]
+    # With the guard removed, the cell alone would be better.
+    alone = comparing.Matching((named,), ())
+    assert verdict(compare(old="old", new="new", matching=alone, pairs=pairs).cells[0]) == "better"
+    # Two cells of small p: Holm's second step. Named, it is corrected as among all.
+    old, new, pairs = several(3, differing=2)
+    among = compare(old="old", new="new", matching=match_cells(old=old, new=new), pairs=pairs)
+    matching = match_named(named=match_pair(old=old[1], new=new[1]), old=old, new=new)
+    by_name = compare(old="old", new="new", matching=matching, pairs=pairs, shown=1).cells[0]
+    assert by_name.p_adjusted == among.cells[1].p_adjusted == pytest.approx(3 * 0.03125)
+
+
+def test_cells_that_only_a_name_tells_apart_keep_their_place_in_the_family() -> None:
+    # Two cells of one protocol on each side: it isn't clear which belong together, so none is
+    # compared unless it is named, and whichever is named, two could have been.
+    old = [about("old", sha=str(n)) for n in (1, 2)]
+    new = [about("new", sha=str(n), library="coding@2") for n in (1, 2)]
+    assert match_cells(old=old, new=new).undecided == 2
+    pairs = {
+        old[0].key: [pair(n, "d", side="A", skills=ONE) for n in range(6)],
+        new[0].key: [pair(n, "b", side="B", skills=ONE) for n in range(6)],
+    }
+    matching = match_named(named=match_pair(old=old[0], new=new[0]), old=old, new=new)
+    (found,) = compare(old="old", new="new", matching=matching, pairs=pairs, shown=1).cells
+    assert (found.n_family, found.p_adjusted) == (2, pytest.approx(2 * 0.03125))
+    # What is compared with none is still named.
+    assert {(one.side, one.cell.sha12) for one in matching.unmatched} == {
+        (Side.A, old[1].sha12),
+        (Side.B, new[1].sha12),
+    }
+
+
+def test_within_one_experiment_the_family_is_what_a_could_be_compared_with() -> None:
+    one = [about("one", sha=str(k), control=c) for k, c in enumerate(("x", "y", "z"))]
+    named = match_pair(old=one[0], new=one[1], allowed=["control"])
+    matching = match_named(named=named, old=one, new=one, allowed=["control"])
+    assert [match.new.sha12 for match in matching.matched] == [one[1].sha12, one[2].sha12]
+    # Without the permission no other cell could have been.
+    strict = match_named(named=named, old=one, new=one)
+    assert len(strict.matched) == 1
+
+
+# --- the interval beside the verdict --------------------------------------------------
+
+
+def test_an_interval_that_does_not_say_what_the_verdict_says_has_a_word_beside_it() -> None:
+    # SE: 5 won of 12, none lost, p = 2 / 2^5 = .0625: no verdict. SD of both failed throughout,
+    # so RAE moved by 5 / 12 and its interval leaves 0 out.
+    found = cells("D" * 12, "B" * 5 + "D" * 7)
+    assert found.own.interval is not None
+    assert found.own.interval.excludes_zero
+    assert verdict(found) == ""
+    assert headline(found).endswith("though the interval of RAE leaves 0 out")
+    assert "leaves 0 out although p = 0.0625" in dict(notes(found))["disagree"]
+    # 6 won: p = .031. SD of B passed wherever its SE did: RAE stays 0 with an interval round it.
+    other = cells("D" * 10 + "BC", "A" * 6 + "D" * 4 + "BC")
+    assert verdict(other) == "better"
+    assert headline(other).endswith("B is better, though the interval of RAE holds 0")
+    # Where they agree nothing is added.
+    assert headline(cells("D" * 12, "B" * 12)).endswith("B is better")
+
+
+# --- what rows say of a cell ----------------------------------------------------------
+
+
+def test_whatever_else_rows_say_of_a_cell_is_compared_by_its_own_name() -> None:
+    old = about("old", description={"agent": "one", "shots": 0, "seed": 1})
+    new = about("new", description={"agent": "two", "shots": 5, "seed": 1, "judge": "x"})
+    with pytest.raises(ProtocolDiffers) as refused:
+        match_pair(old=old, new=new)
+    said = str(refused.value)
+    assert "agent (one / two); judge (not given / x); shots (0 / 5)" in said
+    assert "seed" not in said
+    assert said.count("--allow description") == 1
+    match = match_pair(old=old, new=new, allowed=["description"])
+    assert [one.part for one in match.differences] == ["agent", "judge", "shots"]
+    # Several cells: equal descriptions belong together whatever the order of their parts.
+    turned = about(
+        "new", sha="1", description={"seed": 1.0, "shots": 0, "agent": "one", "note": None}
+    )
+    found = match_cells(old=[old], new=[turned, replace(new, sha12="2" * 12)])
+    assert [one.new.sha12 for one in found.matched] == ["1" * 12]
 
 
 # --- properties -------------------------------------------------------------------
 
 LETTER = st.sampled_from("abcdABCD")
 PAIRS = st.lists(
-    st.tuples(st.integers(0, 7), st.integers(1, 2), LETTER, LETTER),
-    max_size=14,
+    st.tuples(st.integers(0, 13), st.integers(1, 2), LETTER, LETTER),
+    max_size=24,
     unique_by=lambda row: row[:2],
 )
 
@@ -505,16 +840,31 @@ def test_every_shared_pair_stands_in_one_list_and_one_row(
 # --- as text ----------------------------------------------------------------------
 
 
+def test_text_and_markdown_name_what_one_side_ran_and_say_why_there_is_no_interval() -> None:
+    old, new = sides([(n, 1, "D", "B") for n in range(3)])
+    old += [pair(n, "d", side="A", skills=ONE) for n in range(20, 45)]
+    new.append(pair(50, "d", side="B", skills=ONE))
+    found = comparison(compare_cells(match=MATCH, old=old, new=new))
+    for shown in (text(found).replace("`", ""), markdown(found).replace("`", "").replace("**", "")):
+        # 25 tasks of A alone: the first 20 are named.
+        assert "Run in A only (25): t020, t021" in shown
+        assert "t039 and 5 more" in shown
+        assert "t040" not in shown
+        assert "Run in B only (1): t050" in shown
+        # 3 tasks, fewer than 10.
+        assert "– (fewer than 10 tasks have a returned skill" in shown
+
+
 def test_json_text_and_markdown_say_the_same() -> None:
     old, new = sides([(n, 1, "D", "B") for n in range(6)])
     matching = match_cells(old=[MATCH.old, about("old", sha="7", k=9)], new=[MATCH.new])
     pairs = {MATCH.old.key: old, MATCH.new.key: new}
-    comparison = compare(old="old", new="new", matching=matching, pairs=pairs)
-    data = to_json(comparison)
+    found = compare(old="old", new="new", matching=matching, pairs=pairs)
+    data = to_json(found)
     (cell,) = data["cells"]
     assert (cell["n_won"], cell["n_lost"], cell["verdict"]) == (6, 0, "better")
     assert data["unmatched"][0]["side"] == "A"
     said = "B's skills won 6 and lost 0 of 6 shared tasks (p = 0.0312)"
-    for shown in (text(comparison), markdown(comparison), cell["headline"]):
+    for shown in (text(found), markdown(found), cell["headline"]):
         assert said in shown
-    assert "k (9 / same)" in text(comparison)
+    assert "k (9 / same)" in text(found)
