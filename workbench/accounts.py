@@ -228,7 +228,10 @@ def ensure_user(*, name: str, role: Role) -> Any:
 
 
 def set_role(*, user: Any, role: Role, at: datetime, actor: Any = None) -> None:
-    """Make ``role`` the one role of ``user``.
+    """Make ``role`` the one role of ``user``; with another one their open links end.
+
+    A link was made for who they were. Those that they made for others end too, unless they may
+    make more now than before.
 
     Raises:
         LastAdmin: it would leave no admin.
@@ -237,6 +240,12 @@ def set_role(*, user: Any, role: Role, at: datetime, actor: Any = None) -> None:
         _lock_admins()
         if role is not Role.ADMIN:
             _keep_an_admin(without=user)
+        # Locked, as whoever spends a link locks its person and its maker.
+        before = role_of(get_user_model().objects.select_for_update().get(pk=user.pk))
+        if before is not role:
+            _end_links(user, at=at)
+            if role is not Role.ADMIN:
+                _end_links_made_by(user, at=at)
         user.groups.remove(*user.groups.filter(name__in=list(Role)))
         _give_role(user=user, role=role, at=at, actor=actor)
 
@@ -271,6 +280,8 @@ def set_email(*, user: Any, email: str, at: datetime) -> None:
 def deactivate(*, user: Any, actor: Any, at: datetime) -> None:
     """Let ``user`` in no more: sessions, tokens and links end; what they did stays.
 
+    Links that they made for others end too: one of them might be kept for coming back.
+
     Deactivating again changes nothing.
 
     Raises:
@@ -286,6 +297,7 @@ def deactivate(*, user: Any, actor: Any, at: datetime) -> None:
             return
         ApiToken.objects.filter(user_id=user.pk, revoked_at=None).update(revoked_at=at)
         _end_links(user, at=at)
+        _end_links_made_by(user, at=at)
         _end_sessions(user, at=at)
         record_event(actor=actor, verb="user.deactivated", subject=user.get_username(), at=at)
 
@@ -394,23 +406,29 @@ def create_reset_link(*, user: Any, actor: Any, at: datetime) -> OneTimeLink:
 def create_sign_in_link(*, user: Any, now: datetime, lifetime: timedelta = LINK_LIFETIME) -> str:
     """Return the token of a new link that signs ``user`` in once, until ``now + lifetime``.
 
-    The token is returned here and nowhere else: only its hash is stored.
+    Only the command line makes such links. The token is returned here and nowhere else: only
+    its hash is stored.
     """
-    return _new_link(user, LinkPurpose.SIGN_IN, at=now, lifetime=lifetime).token
+    with transaction.atomic():
+        link = _new_link(user, LinkPurpose.SIGN_IN, at=now, lifetime=lifetime)
+        record_event(
+            actor=None, verb="user.sign_in_link_made", subject=user.get_username(), at=now
+        )
+    return link.token
 
 
 def link_fault(
     *, token: str, now: datetime, purpose: LinkPurpose = LinkPurpose.SIGN_IN
 ) -> LinkFault | None:
     """Return why ``token`` can't be redeemed at ``now``, or None; nothing is changed."""
-    link = _link(token, purpose).select_related("user").first()
+    link = _link(token, purpose).select_related("user", "created_by").first()
     if link is None:
         return LinkFault.UNKNOWN
     if link.used_at is not None:
         return LinkFault.USED
     if not link.user.is_active:
         return LinkFault.INACTIVE
-    if link.revoked_at is not None:
+    if link.revoked_at is not None or not _may_still(link):
         return LinkFault.REVOKED
     return LinkFault.EXPIRED if link.expires_at <= now else None
 
@@ -454,9 +472,11 @@ def redeem_with_password(*, token: str, purpose: LinkPurpose, password: str, now
     validate_password(password, person_of_link(token=token, purpose=purpose))
     with transaction.atomic():
         user = _spend(token, purpose, now=now)
+        maker = _link(token, purpose).select_related("created_by").get().created_by
+        made_by = f"link made by {maker.get_username()}" if maker else ""
         _set_password(user, password, at=now)
         _end_sessions(user, at=now)
-        record_event(actor=user, verb=verb, subject=user.username, at=now)
+        record_event(actor=user, verb=verb, subject=user.username, reason=made_by, at=now)
     return user
 
 
@@ -572,11 +592,18 @@ def _spend(token: str, purpose: LinkPurpose, *, now: datetime) -> Any:
     if fault:
         raise LinkInvalid(fault)
     link = _link(token, purpose)
-    # The person first, as deactivating does it: who waits for the other sees what was done.
-    user = get_user_model().objects.select_for_update().get(pk=link.get().user_id)
+    made = link.get()
+    # The people first, as deactivating and changing a role do it: who waits for the other sees
+    # what was done. In one order, so that two who made links for each other don't wait in a ring.
+    both = [made.user_id, made.created_by_id]
+    locked = get_user_model().objects.select_for_update().filter(pk__in=[pk for pk in both if pk])
+    user = {one.pk: one for one in locked.order_by("pk")}[made.user_id]
+    # Under the locks: what either may do may have changed meanwhile.
+    if fault := link_fault(token=token, now=now, purpose=purpose):
+        raise LinkInvalid(fault)
     # The condition is on the row's own columns, so that PostgreSQL checks it again
     # under the row's lock; a join here would let two redeem at once.
-    if not user.is_active or not link.filter(used_at=None, revoked_at=None).update(used_at=now):
+    if not link.filter(used_at=None, revoked_at=None).update(used_at=now):
         raise LinkInvalid(link_fault(token=token, now=now, purpose=purpose) or LinkFault.USED)
     return user
 
@@ -593,6 +620,19 @@ def _end_links(user: Any, *, at: datetime, purpose: LinkPurpose | None = None) -
     if purpose:
         links = links.filter(purpose=purpose)
     return links.update(revoked_at=at)
+
+
+def _end_links_made_by(user: Any, *, at: datetime) -> None:
+    """End the unused links that ``user`` made for others."""
+    SignInLink.objects.filter(created_by_id=user.pk, used_at=None, revoked_at=None).update(
+        revoked_at=at
+    )
+
+
+def _may_still(link: SignInLink) -> bool:
+    """Return whether whoever made ``link`` could make it now; the command line always can."""
+    maker = link.created_by
+    return maker is None or (maker.is_active and reaches(role_of(maker), role_of(link.user)))
 
 
 def _end_sessions(user: Any, *, at: datetime) -> None:

@@ -16,6 +16,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.core import mail
 from django.core.mail.backends.locmem import EmailBackend
+from django.core.management import call_command
 from django.db import connection, connections
 from django.test import Client
 from django.urls import reverse
@@ -545,6 +546,128 @@ def test_a_link_used_while_its_person_is_deactivated_lets_nobody_in() -> None:
     assert fault in (LinkFault.USED, LinkFault.INACTIVE)
 
 
+def reset(user: Any, actor: Any) -> str:
+    """Return the token of a new reset link."""
+    return accounts.create_reset_link(user=user, actor=actor, at=timezone.now()).token
+
+
+def fault_of(token: str, purpose: LinkPurpose) -> LinkFault | None:
+    """Return what the page and the redemption say of the link, which is the same."""
+    said = link_fault(token=token, now=timezone.now(), purpose=purpose)
+    try:
+        redeem_with_password(token=token, purpose=purpose, password=PASSWORD, now=timezone.now())
+    except LinkInvalid as refused:
+        assert refused.fault is said
+    else:
+        assert said is None
+    return said
+
+
+def test_another_role_ends_the_links_that_were_made_for_the_one_before(ada: Any, lou: Any) -> None:
+    """A lead who holds an annotator's reset link doesn't become the admin they are made."""
+    kim, kai = joined("kim", Role.ANNOTATOR), joined("kai", Role.ANNOTATOR)
+    held, kept = reset(kim, lou), reset(kai, lou)
+    token = create_sign_in_link(user=kim, now=timezone.now())
+    accounts.change_role(user=kim, role=Role.ADMIN, actor=ada, at=timezone.now())
+    accounts.change_role(user=kai, role=Role.ANNOTATOR, actor=ada, at=timezone.now())
+    assert fault_of(held, RESET) is LinkFault.REVOKED
+    assert link_fault(token=token, now=timezone.now()) is LinkFault.REVOKED
+    assert fault_of(kept, RESET) is None  # the same role again changes nothing
+
+
+@pytest.mark.parametrize("how", ["deactivated", "demoted"])
+def test_links_end_with_whoever_made_them(how: str, ada: Any) -> None:
+    """Neither a reset of an admin's password nor an account made ahead is a way back."""
+    abe, eve = joined("abe", Role.ADMIN), joined("eve", Role.ADMIN)
+    to_reset, to_come = reset(ada, eve), invited(eve, "ghost", Role.ADMIN)
+    of_another = reset(eve, abe)
+    if how == "deactivated":
+        deactivate(user=eve, actor=abe, at=timezone.now())
+    else:
+        accounts.change_role(user=eve, role=Role.LEAD, actor=abe, at=timezone.now())
+    assert fault_of(to_reset, RESET) is LinkFault.REVOKED
+    assert fault_of(to_come, INVITATION) is LinkFault.REVOKED
+    assert person("ada").check_password(PASSWORD)
+    assert not accounts.has_joined(person("ghost"))
+    assert fault_of(of_another, RESET) is not None  # eve's own, made for the admin they were
+    assert fault_of(reset(ada, abe), RESET) is None
+
+
+@pytest.mark.parametrize("how", ["deactivated", "demoted", "promoted"])
+def test_a_link_that_was_left_open_is_checked_again_when_it_is_used(
+    how: str, ada: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made in the moment of the change, a link escapes it; whoever uses it is refused all the same.
+
+    The ending is taken away, so that what refuses here is the look at the maker alone.
+    """
+    lou, kim = joined("lou2", Role.LEAD), joined("kim", Role.ANNOTATOR)
+    held = reset(kim, lou)
+    monkeypatch.setattr(accounts, "_end_links_made_by", lambda user, *, at: None)
+    monkeypatch.setattr(accounts, "_end_links", lambda user, *, at, purpose=None: 0)
+    assert link_fault(token=held, now=timezone.now(), purpose=RESET) is None
+    if how == "deactivated":
+        deactivate(user=lou, actor=ada, at=timezone.now())
+    elif how == "demoted":
+        accounts.change_role(user=lou, role=Role.ANNOTATOR, actor=ada, at=timezone.now())
+    else:
+        accounts.change_role(user=kim, role=Role.LEAD, actor=ada, at=timezone.now())
+    assert fault_of(held, RESET) is LinkFault.REVOKED
+    monkeypatch.setattr(accounts, "_may_still", lambda link: True)
+    assert fault_of(held, RESET) is None  # the guard removed
+
+
+@pytest.mark.both_databases
+@pytest.mark.django_db(transaction=True)
+def test_a_link_used_while_its_maker_is_deactivated_comes_first_or_not_at_all() -> None:
+    ada, eve = joined("ada", Role.ADMIN), joined("eve", Role.ADMIN)
+    joined("kim", Role.ANNOTATOR)
+    token = reset(person("kim"), eve)
+    _, used = both(
+        lambda: deactivate(user=eve, actor=ada, at=timezone.now()),
+        lambda: redeem_with_password(
+            token=token, purpose=RESET, password=PASSWORD + "!", now=timezone.now()
+        ),
+    )
+    order = [verb for verb in verbs() if verb in ("user.password_reset", "user.deactivated")]
+    if isinstance(used, LinkInvalid):
+        assert (used.fault, order) == (LinkFault.REVOKED, ["user.deactivated"])
+    else:
+        assert order == ["user.password_reset", "user.deactivated"]
+
+
+@pytest.mark.both_databases
+@pytest.mark.django_db(transaction=True)
+def test_two_who_made_links_for_each_other_use_them_at_once() -> None:
+    ada, abe = joined("ada", Role.ADMIN), joined("abe", Role.ADMIN)
+    tokens = reset(ada, abe), reset(abe, ada)
+
+    def use(token: str) -> Callable[[], object]:
+        return lambda: redeem_with_password(
+            token=token, purpose=RESET, password=PASSWORD + "!", now=timezone.now()
+        )
+
+    assert set(both(*map(use, tokens))) == {ada, abe}
+
+
+def test_the_trail_says_who_made_a_link_that_was_used(ada: Any, lou: Any) -> None:
+    kim = joined("kim", Role.ANNOTATOR)
+    assert fault_of(reset(kim, lou), RESET) is None
+    event = AuditEvent.objects.get(verb="user.password_reset")
+    assert (event.actor, event.subject, event.reason) == (kim, "kim", "link made by lou")
+    assert fault_of(invited(ada, "new"), INVITATION) is None
+    event = AuditEvent.objects.get(verb="user.invitation_accepted")
+    assert event.reason == "link made by ada"
+
+
+def test_a_link_from_the_command_line_is_in_the_trail() -> None:
+    kim = joined("kim", Role.LEAD)
+    call_command("sign_in_link", "kim")
+    event = AuditEvent.objects.get(verb="user.sign_in_link_made")
+    assert (event.actor, event.subject) == (None, "kim")
+    assert SignInLink.objects.get().user == kim
+
+
 # --- deactivating and roles ---------------------------------------------------------
 
 
@@ -565,9 +688,9 @@ def test_deactivating_ends_sessions_tokens_and_links_and_keeps_what_was_done(ada
         redeem(token=link, now=timezone.now())
     form = {"username": "kim", "password": PASSWORD}
     assert Client().post(reverse("sign-in"), form).status_code == 200
-    # What they did is there, under their name, and so are whom they invited.
+    # What they did is there, under their name; a link of theirs that nobody used yet ended.
     assert AuditEvent.objects.filter(actor=kim, verb="user.invited").exists()
-    assert link_fault(token=done, now=timezone.now(), purpose=INVITATION) is None
+    assert link_fault(token=done, now=timezone.now(), purpose=INVITATION) is LinkFault.REVOKED
     # Back again: the password works, and nothing else of before.
     mine.post(reverse("person-reactivate", kwargs={"name": "kim"}))
     assert theirs.get(reverse("home")).status_code == 302
