@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from runs.domain.comparing import (
     match_named,
     match_pair,
 )
+from runs.domain.textdiff import DiffWork, TooDifferent, text_diff
 from runs.models import Arm, Cell, Experiment, ExperimentStatus
 from runs.selectors import cells_of, experiment_by_slug
 from runs.services.reporting import BEING_PUSHED, evidence_of, is_being_pushed
@@ -26,6 +26,7 @@ from skills.selectors import VersionText, changed_versions, version_numbers
 
 SHOWN_DIFFS = 20
 DIFF_LINES = 400
+TOO_DIFFERENT = "The texts are too different to show here line by line; read both whole."
 
 # What the rows of runs made elsewhere say of a cell and no other factor holds is one factor,
 # except for what isn't part of a protocol: the skills, which tasks, and where the rows are from.
@@ -50,7 +51,8 @@ class SkillChange:
     Attributes:
         old, new: version numbers; None where that library doesn't hold the skill.
         diff: the lines of a unified diff of the texts; empty where one side has none, or
-            beyond the first ``SHOWN_DIFFS`` skills.
+            beyond the first ``SHOWN_DIFFS`` skills; one line saying so where the two are too
+            different to compare while somebody waits.
     """
 
     slug: str
@@ -258,15 +260,16 @@ def _pairs_of(cells: Sequence[Cell]) -> dict[int, list[TaskPair]]:
 
 def _library_changes(matched: Sequence[tuple[Cell, Cell]]) -> tuple[LibraryChange, ...]:
     """Return what changed between the libraries of each match, each pair of libraries once."""
+    work = DiffWork()
     pairs = {
         (old.library, new.library): None
         for old, new in matched
         if old.library and new.library and old.library_id != new.library_id
     }
-    return tuple(_library_change(old, new) for old, new in pairs if old and new)
+    return tuple(_library_change(old, new, work) for old, new in pairs if old and new)
 
 
-def _library_change(old: Library, new: Library) -> LibraryChange:
+def _library_change(old: Library, new: Library, work: DiffWork) -> LibraryChange:
     numbers = version_numbers({old.pk, new.pk})
     before = {slug: n for (library, slug), n in numbers.items() if library == old.pk}
     after = {slug: n for (library, slug), n in numbers.items() if library == new.pk}
@@ -278,7 +281,7 @@ def _library_change(old: Library, new: Library) -> LibraryChange:
     for slug in differing:
         lines: list[str] = []
         if slug in edited:
-            lines = _diff(texts[old.pk, slug], texts[new.pk, slug])
+            lines = _diff(texts[old.pk, slug], texts[new.pk, slug], work)
         changes.append(
             SkillChange(
                 slug,
@@ -293,14 +296,10 @@ def _library_change(old: Library, new: Library) -> LibraryChange:
     )
 
 
-def _diff(old: VersionText, new: VersionText) -> list[str]:
+def _diff(old: VersionText, new: VersionText, work: DiffWork) -> list[str]:
     """Return the lines of a unified diff of what the model is given of two versions."""
-    return list(
-        difflib.unified_diff(
-            old.as_text().splitlines(),
-            new.as_text().splitlines(),
-            f"version {old.number}",
-            f"version {new.number}",
-            lineterm="",
-        )
-    )
+    names = {"old_name": f"version {old.number}", "new_name": f"version {new.number}"}
+    try:
+        return text_diff(old.as_text(), new.as_text(), **names, work=work)
+    except TooDifferent:
+        return [TOO_DIFFERENT]
