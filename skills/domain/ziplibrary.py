@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import PurePosixPath
 from typing import IO
 
@@ -34,6 +35,9 @@ MAX_SKILLS_BYTES = 24 * 1024 * 1024
 MAX_RATIO = 100
 RATIO_FROM_BYTES = 1024 * 1024
 MAX_NAME_CHARS = 1_000
+# Parts of one path, its own name included; and different folders altogether.
+MAX_DEPTH = 32
+MAX_FOLDERS = 20_000
 PROBLEMS_SHOWN = 200
 
 _END = b"PK\x05\x06"
@@ -204,8 +208,11 @@ def _name_faults(name: str) -> Iterator[_Fault]:
         yield "its path is absolute", "Pack the folder by a relative path."
     if ".." in name.split("/"):
         yield "its path leads out of the archive by ..", "Pack from inside the folder."
-    if not PurePosixPath(name).parts:
+    parts = len(PurePosixPath(name).parts)
+    if not parts:
         yield "its name names nothing", rename
+    if parts > MAX_DEPTH:
+        yield f"its path has {parts} parts, above {MAX_DEPTH}", "Pack it less deep."
 
 
 def _kind_faults(info: zipfile.ZipInfo) -> Iterator[_Fault]:
@@ -229,26 +236,60 @@ def _is_unix_link(extra: bytes) -> bool:
     return False
 
 
+class _Folder:
+    """A folder as it is spelled, met in some member's path."""
+
+    __slots__ = ("fault", "inside", "key")
+
+    def __init__(self, key: bytes, fault: _Fault | None = None) -> None:
+        self.key = key
+        self.fault = fault
+        self.inside: dict[str, _Folder] = {}
+
+
 class _Names:
-    """The paths so far; two that one file system would take for one are told."""
+    """The paths so far; two that one file system would take for one are told.
+
+    Each folder is judged once and kept by its name alone, whatever lies in it: the time and
+    memory that names take are those of their letters.
+    """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[str, bool]] = {}
+        self._top = _Folder(b"")
+        self._folders = 0
+        # By folded path the path that had it first, as parts and how many of them.
+        self._known: dict[bytes, tuple[tuple[str, ...], int, bool]] = {}
 
     def faults_of(self, path: PurePosixPath, *, folder: bool) -> list[_Fault]:
-        """Return what speaks against ``path`` beside those before it, and keep it."""
-        folders = path.parents[:-1]
-        found = [self._fault(parent, folder=True) for parent in reversed(folders)]
-        found.append(self._fault(path, folder=folder))
-        return [fault for fault in found if fault][:1]
+        """Return what speaks against ``path`` beside those before it, and keep it.
 
-    def _fault(self, path: PurePosixPath, *, folder: bool) -> _Fault | None:
-        shown = str(path)
-        key = _folded(shown)
+        Raises:
+            UnsafeArchive: there are more folders than are kept.
+        """
+        at = self._top
+        for depth, part in enumerate(path.parts[:-1], start=1):
+            at = at.inside.get(part) or self._entered(at, path.parts, depth)
+        fault = self._fault(_key(at.key, path.name), path.parts, len(path.parts), folder=folder)
+        return [found for found in (at.fault, fault) if found][:1]
+
+    def _entered(self, above: _Folder, parts: tuple[str, ...], depth: int) -> _Folder:
+        self._folders += 1
+        if self._folders > MAX_FOLDERS:
+            raise UnsafeArchive([_too_much(f"it has more than {MAX_FOLDERS:,} folders")])
+        name = parts[depth - 1]
+        key = _key(above.key, name)
+        fault = above.fault or self._fault(key, parts, depth, folder=True)
+        above.inside[name] = entered = _Folder(key, fault)
+        return entered
+
+    def _fault(
+        self, key: bytes, parts: tuple[str, ...], depth: int, *, folder: bool
+    ) -> _Fault | None:
         if key not in self._known:
-            self._known[key] = (shown, folder)
+            self._known[key] = (parts, depth, folder)
             return None
-        before, was_folder = self._known[key]
+        parts_before, depth_before, was_folder = self._known[key]
+        shown, before = "/".join(parts[:depth]), "/".join(parts_before[:depth_before])
         if before != shown:
             fix = "Rename one of them: some systems take these names for one."
             return f"{shown} differs from {before} by case or form alone", fix
@@ -257,8 +298,18 @@ class _Names:
         return None if folder else ("it is there twice", "Remove one of them.")
 
 
-def _folded(path: str) -> str:
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFKC", path).casefold())
+def _key(above: bytes, name: str) -> bytes:
+    """Return what a path has in common with those that some system would take for it.
+
+    Not the folded path itself: one letter may fold to eighteen, in every folder below it.
+    """
+    for part in _folded(name).split("/"):  # some letters fold to one with a slash in it
+        above = blake2b(part.encode("utf-8", "surrogatepass"), key=above, digest_size=16).digest()
+    return above
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFKC", name).casefold())
 
 
 def _size_problems(infos: list[zipfile.ZipInfo]) -> Iterator[MemberProblem]:

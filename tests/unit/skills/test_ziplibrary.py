@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from skills.domain import ziplibrary
 from skills.domain.skillfile import LoadedLibrary, load_library
 from skills.domain.ziplibrary import (
+    MAX_DEPTH,
     MAX_MEMBERS,
     MAX_SKILL_BYTES,
     MAX_TOTAL_BYTES,
@@ -327,6 +328,27 @@ def test_a_skill_of_exactly_the_largest_size_is_read_and_one_more_byte_is_invali
     assert (error.path, error.reason) == ("a/SKILL.md", "the file is larger than 64 KB")
 
 
+def test_a_path_of_as_many_parts_as_may_be_is_read_and_one_more_is_not() -> None:
+    deep = "a/" * (MAX_DEPTH - 1)
+    assert len(read(packed({f"{deep}SKILL.md": SKILL})).skills) == 1
+    ((member, reason),) = refusal(packed({f"{deep}b/SKILL.md": SKILL}))
+    assert (member, reason) == (f"{deep}b/SKILL.md", "its path has 33 parts, above 32")
+
+
+def test_more_folders_than_are_kept_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ziplibrary, "MAX_FOLDERS", 3)
+    members = {"a/b/SKILL.md": skill("x"), "a/b/y.txt": b"", "a/c/SKILL.md": skill("z")}
+    assert len(read(packed(members)).skills) == 2
+    members["d/SKILL.md"] = skill("d")
+    assert refusal(packed(members)) == [("", "it has more than 3 folders")]
+
+
+def test_every_member_below_a_folder_of_two_spellings_is_told() -> None:
+    found = refusal(packed({"A/x": b"", "a/y": b"", "a/z/w": b"", "B\uff0fc": b"", "b/c": b""}))
+    assert [member for member, _ in found] == ["a/y", "a/z/w", "b/c"]
+    assert all("by case or form alone" in reason for _, reason in found)
+
+
 def test_many_problems_are_cut_and_counted() -> None:
     with pytest.raises(UnsafeArchive) as caught:
         read(packed({f"../{n}": b"x" for n in range(PROBLEMS_SHOWN + 3)}))
@@ -348,7 +370,9 @@ def test_skills_that_inflate_beyond_their_sum_are_refused(monkeypatch: pytest.Mo
 
 
 # 10 GB of zeros in a SKILL.md, stated truly or as ten bytes; 100,000 names; one long list of
-# names behind a small count. Built from parts, so that building them takes no time or space.
+# names behind a small count; folders in folders, each with its own name, above and below the depth
+# that is taken; letters that fold to eighteen. Built from parts, so that building them takes no
+# time or space.
 ATTACKS = """
 import struct, zlib
 
@@ -383,6 +407,11 @@ archives = {{
     "many": archive(many),
     "more": archive(many, count=3),
     "most": archive([(b"%d" % n, b"", 0) for n in range(38_000)], count=5),
+    "deep": archive([(b"%05d/" % n + b"a/" * 490 + b"f", b"", 0) for n in range(1_950)]),
+    "wide": archive([(b"%05d/" % n + b"a/" * 30 + b"f", b"", 0) for n in range(9_900)]),
+    "folded": archive(
+        [(b"%03d/" % n + ("\ufdfa" * 30 + "/").encode() * 30 + b"f", b"", 0) for n in range(650)]
+    ),
 }}
 for name, data in archives.items():
     open(name, "wb").write(data)
@@ -415,7 +444,7 @@ def test_bombs_are_refused_in_little_time_and_memory(tmp_path: Path) -> None:
         return subprocess.check_output(command, text=True, cwd=tmp_path)
 
     run(ATTACKS)
-    names = {"bomb", "liar", "many", "more", "most"}
+    names = {"bomb", "liar", "many", "more", "most", "deep", "wide", "folded"}
     assert {path.name for path in tmp_path.iterdir()} == names
     for name in names:
         milliseconds, megabytes = map(int, run(READ, name).split())
