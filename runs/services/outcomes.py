@@ -130,6 +130,19 @@ def level_tiers(pairs: Sequence[Pair], grader: Grader) -> list[Pair]:
 def regrade(attempt_id: int, grader: Grader) -> bool:
     """Grade a stored answer again where that gives another result; return whether it did.
 
+    Raises:
+        NoIsolation: see ``grade_attempt``.
+    """
+    found = another_grade(attempt_id, grader)
+    if found is None:
+        return False
+    store_grade(*found)
+    return True
+
+
+def another_grade(attempt_id: int, grader: Grader) -> tuple[Attempt, GradeResult] | None:
+    """Return the attempt with what its answer is graded now, or None where that stays the same.
+
     A host that can't check it now takes nothing away: the standing grade stays.
 
     Raises:
@@ -140,9 +153,8 @@ def regrade(attempt_id: int, grader: Grader) -> bool:
     standing = standing_grade(attempt)
     if standing is not None:
         if result.verdict == Verdict.INFRA_ERROR:
-            return False
+            return None
         new = (result.checker_sha256, result.verdict, result.tier)
         if new == (standing.checker_sha256, standing.verdict, standing.tier):
-            return False
-    store_grade(attempt, result)
-    return True
+            return None
+    return attempt, result

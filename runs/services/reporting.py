@@ -40,6 +40,7 @@ from workbench.kernel.leases import LeaseState
 REPORT_VERSION = 2
 DEMONSTRATION = "demonstration model"
 BEING_PUSHED = "its runs are still being stored; there is no report before all of them are"
+BEING_GRADED_AGAIN = "being graded again: the grades of some answers are of before, others new"
 UNSANDBOXED = "unsandboxed"
 TASKS_NAMED = 50
 
@@ -86,7 +87,8 @@ def report_of(experiment: Experiment, inputs: Inputs | None = None) -> dict[str,
         notices=_notices(experiment, evidence),
         cancelled=experiment.status == ExperimentStatus.CANCELLED,
     )
-    if all(cell["complete"] for cell in report["cells"]):
+    passing = experiment.regrading_since is not None
+    if not passing and all(cell["complete"] for cell in report["cells"]):
         EffectReport.objects.get_or_create(
             experiment=experiment,
             inputs_sha256=inputs.sha256,
@@ -141,16 +143,21 @@ def descriptor_of(cell: Cell) -> dict[str, Any]:
 def inputs_of(experiment: Experiment) -> Inputs:
     """Return what changes with every row that the report is made of, in two queries.
 
-    Each attempt follows a claim, which raises its execution's fencing token, and counts once
-    it is graded or its execution is dead. Grades are only ever added.
+    Attempts and grades are only ever added, so that their numbers tell: a new attempt is a row
+    more of the join, its first grade a grade more, and every further one both.
     """
     states = states_of(experiment)
-    grades = Grade.objects.filter(attempt__execution__in=executions_of(experiment)).aggregate(
-        number=Count("pk"), last=Max("pk")
+    rows = Attempt.objects.filter(execution__in=executions_of(experiment)).aggregate(
+        number=Count("pk"), graded=Count("grades"), last=Max("grades")
     )
-    # The same rows are reported otherwise when nothing more is run, and while they are stored.
-    otherwise = experiment.status == ExperimentStatus.CANCELLED or is_being_pushed(experiment)
-    digest = sha256_of([REPORT_VERSION, SCHEMA, experiment.spec, otherwise, asdict(states), grades])
+    # The same rows are reported otherwise when nothing more is run, while they are stored, and
+    # while others are still to come.
+    otherwise = [
+        experiment.status == ExperimentStatus.CANCELLED,
+        is_being_pushed(experiment),
+        experiment.regrading_since is not None,
+    ]
+    digest = sha256_of([REPORT_VERSION, SCHEMA, experiment.spec, otherwise, asdict(states), rows])
     return Inputs(digest, states)
 
 
@@ -394,6 +401,8 @@ def _notices(experiment: Experiment, evidence: Evidence) -> list[str]:
     if experiment.origin == Origin.PUSHED:
         return list(experiment.spec["analysis"]["pushed"]["notices"])
     notices = []
+    if experiment.regrading_since is not None:
+        notices.append(BEING_GRADED_AGAIN)
     runs = evidence.runs.values()
     if from_json(experiment.spec).embedded:
         notices.append(DEMONSTRATION)

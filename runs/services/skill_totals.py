@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import OuterRef, Subquery, TextField
-from django.db.models.fields.json import KeyTextTransform
-from django.db.models.functions import Cast
+from django.db.models import QuerySet
 
 from runs.domain.effects import Transition
 from runs.domain.plan import EMBEDDED
-from runs.models import Arm, Attempt, Cell, Failure, Outcome, PairArm
-from runs.services.reporting import json_texts
+from runs.domain.report import FailurePolicy, transition_of
+from runs.models import Arm, Cell, Experiment, ExperimentStatus, Origin, PairArm
+from runs.services.reporting import evidence_of
 from skills.selectors import version_numbers
 
 # Where the search returned the best matches; what a stand-in returned says nothing of a skill.
 COUNTED_CONTROL = "normal"
-_DROPPED = KeyTextTransform("dropped_parameters", "execution__attempts__trace")
+# Pairs of the cells whose rows are in memory at once.
+PAIRS_AT_ONCE = 100_000
 
 
 @dataclass
@@ -96,22 +96,33 @@ class SkillTotals:
 
 
 def count_skills() -> SkillTotals:
-    """Return the totals, counted from the rows in five queries however many there are."""
+    """Return the totals, counted from the rows as reports count them."""
     counted: dict[str, dict[tuple[int, int], Returned]] = defaultdict(dict)
     demonstrations = set()
-    for given in _given():
-        if given.demonstration:
-            demonstrations.add(given.cell)
-        for slug, version in given.versions.items():
-            total = counted[slug].setdefault((given.cell, version), Returned())
-            total.add(
-                Returned(
-                    1,
-                    len(given.versions) == 1,
-                    given.transition == Transition.HELPFUL,
-                    given.transition == Transition.HARMFUL,
-                )
-            )
+    for cells in _batches():
+        libraries = {cell.library_id for cell in cells if cell.library_id}
+        numbers = version_numbers(libraries)
+        arms = _arms_given(cells)
+        records = evidence_of(cells, arms, notes=False).records() if arms.exists() else ()
+        for cell, record in zip(cells, records, strict=bool(records)):
+            policy = FailurePolicy(cell.experiment.spec["failure_policy"])
+            given = [pair for pair in record.pairs if pair.retrieved and pair.skills]
+            if given and cell.treatment.spec.get("endpoint") == EMBEDDED:
+                demonstrations.add(cell.pk)
+            for pair in given:
+                transition = transition_of(pair, policy)
+                slugs = set(pair.skills)
+                for slug in slugs:
+                    number = numbers.get((cell.library_id or 0, slug), 0)
+                    total = counted[slug].setdefault((cell.pk, number), Returned())
+                    total.add(
+                        Returned(
+                            1,
+                            len(slugs) == 1,
+                            transition is Transition.HELPFUL,
+                            transition is Transition.HARMFUL,
+                        )
+                    )
     return SkillTotals(
         {
             slug: tuple(InCell(cell, version, total) for (cell, version), total in rows.items())
@@ -121,59 +132,35 @@ def count_skills() -> SkillTotals:
     )
 
 
-@dataclass(frozen=True)
-class _Given:
-    """One pair whose SE run was given skills, with its latest joint result or an empty text.
-
-    Attributes:
-        versions: the number of the given version of each skill, by slug.
-    """
-
-    cell: int
-    demonstration: bool
-    versions: Mapping[str, int] = field(default_factory=dict)
-    transition: str = ""
+def being_pushed() -> QuerySet[Experiment]:
+    """Return the experiments whose runs are still being stored, of which there is no report."""
+    pushed = Experiment.objects.filter(origin=Origin.PUSHED)
+    return pushed.exclude(status=ExperimentStatus.FINISHED)
 
 
-def _given() -> Iterator[_Given]:
-    given = {
-        execution: json_texts(slugs)
-        for execution, slugs in Attempt.objects.filter(
-            failure=Failure.NONE, retrieved=True
-        ).values_list("execution", Cast("returned_ids", TextField()))
-    }
-    cells = {
-        cell: (library, endpoint == EMBEDDED)
-        for cell, library, endpoint in Cell.objects.filter(
-            treatment__spec__control=COUNTED_CONTROL
-        ).values_list("pk", "library", "treatment__spec__endpoint")
-    }
-    numbers = version_numbers({library for library, _ in cells.values() if library})
-    unequal = _unequal()
-    latest = Outcome.objects.filter(pair=OuterRef("pair")).order_by("-pk").values("transition")[:1]
-    arms = (
-        PairArm.objects.filter(arm=Arm.SE)
-        .annotate(transition=Subquery(latest))
-        .values_list("pair", "pair__cell", "execution", "transition")
+def _batches() -> Iterator[list[Cell]]:
+    """Yield the cells whose search returned the best matches, in groups that fit in memory."""
+    cells = (
+        Cell.objects.filter(treatment__spec__control=COUNTED_CONTROL)
+        .exclude(experiment__in=being_pushed())
+        .select_related("experiment", "treatment", "partition__benchmark", "library")
+        .order_by("pk")
     )
-    for pair, cell, execution, transition in arms:
-        if execution in given and cell in cells:
-            library, demonstration = cells[cell]
-            yield _Given(
-                cell,
-                demonstration,
-                {slug: numbers.get((library or 0, slug), 0) for slug in given[execution]},
-                "" if pair in unequal else transition or "",
-            )
+    batch: list[Cell] = []
+    pairs = 0
+    for cell in cells:
+        batch.append(cell)
+        pairs += len(cell.partition.task_keys) * cell.experiment.spec["replicates"]
+        if pairs >= PAIRS_AT_ONCE:
+            yield batch
+            batch, pairs = [], 0
+    if batch:
+        yield batch
 
 
-def _unequal() -> set[int]:
-    """Return the pairs that were won or lost with unequal settings in their arms."""
-    dropped: dict[int, dict[str, frozenset[str]]] = defaultdict(dict)
-    for pair, arm, names in PairArm.objects.filter(
-        pair__outcomes__transition__in=(Transition.HELPFUL, Transition.HARMFUL),
-        pair__outcomes__retrieved=True,
-        execution__attempts__failure=Failure.NONE,
-    ).values_list("pair", "arm", _DROPPED):
-        dropped[pair][arm] = frozenset(json_texts(names))
-    return {pair for pair, of_arms in dropped.items() if len(set(of_arms.values())) > 1}
+def _arms_given(cells: Sequence[Cell]) -> QuerySet[PairArm]:
+    """Return both arms of the pairs whose SE run was given skills."""
+    given = PairArm.objects.filter(
+        arm=Arm.SE, pair__cell__in=cells, execution__attempts__retrieved=True
+    )
+    return PairArm.objects.filter(pair__in=given.values("pair"))

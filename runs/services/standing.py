@@ -14,14 +14,15 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count, Max
+from django.db.models import Count, Sum
 from django.utils import timezone
 
-from runs.models import Arm, Attempt, Cell, Experiment, Grade, Outcome, PairArm, Tally
+from runs.models import Arm, Attempt, Cell, Execution, Experiment, Grade, PairArm, Tally
 from runs.selectors import States
 from runs.services.reporting import inputs_of, report_of, stored_report
-from runs.services.skill_totals import count_skills
+from runs.services.skill_totals import being_pushed, count_skills
 from workbench.kernel.identity import sha256_of
+from workbench.kernel.leases import LeaseState
 
 # Up to so many executions are counted while a page waits: about a tenth of a second.
 COUNTED_AT_ONCE = 2_000
@@ -147,9 +148,14 @@ def _count(key: str, mark: str, count: Callable[[], Any]) -> Any:
 
 
 def _skills_mark() -> str:
-    """Return what changes with every row that skill totals are counted from, in few look-ups."""
-    last = [
-        model.objects.aggregate(last=Max("pk"))["last"]
-        for model in (Attempt, Grade, Outcome, PairArm)
-    ]
-    return sha256_of(["skills/1", last, Cell.objects.aggregate(n=Count("pk"))["n"]])
+    """Return what changes with every row that skill totals are counted from, in few look-ups.
+
+    The rows are only ever added, so their number tells of each: one that another transaction
+    took a key for before, and commits now, has no higher key than those there were. A run that
+    died may be tried again, and then has no result any more.
+    """
+    numbers = [model.objects.order_by().count() for model in (Attempt, Grade, PairArm, Cell)]
+    dead = Execution.objects.filter(state=LeaseState.DEAD).aggregate(
+        number=Count("pk"), keys=Sum("pk")
+    )
+    return sha256_of(["skills/2", numbers, dead, being_pushed().count()])
