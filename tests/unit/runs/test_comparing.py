@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -402,7 +404,22 @@ def test_tasks_that_are_their_own_mirror_have_an_interval_that_is_its_own() -> N
     assert here.low != -here.high
 
 
-def resampled_literally(tasks: Sequence[TaskNet], *, draws: int, seed: int) -> tuple[float, float]:
+@pytest.mark.parametrize(("tasks", "t"), [(10, 2.262157), (20, 2.093024), (121, 1.979930)])
+def test_the_tail_is_that_of_students_t_with_the_variances_factor(tasks: int, t: float) -> None:
+    # t: printed quantiles .975 of Student's t with 9, 19 and 120 degrees of freedom.
+    found = comparing._tail(tasks, 0.95)
+    expected = NormalDist().cdf(-math.sqrt(tasks / (tasks - 1)) * t)
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert found < 0.025  # wider than plain percentiles
+
+
+def test_the_tail_of_many_tasks_is_that_of_plain_percentiles() -> None:
+    assert comparing._tail(1_000_000, 0.95) == pytest.approx(0.025, abs=1e-6)
+
+
+def resampled_literally(
+    tasks: Sequence[TaskNet], *, draws: int, seed: int, tail: float
+) -> tuple[float, float]:
     """Draw whole tasks with replacement, one by one, as the definition says it."""
     chance = random.Random(seed)
     found = []
@@ -411,7 +428,7 @@ def resampled_literally(tasks: Sequence[TaskNet], *, draws: int, seed: int) -> t
         old_pairs, new_pairs = sum(t.old_pairs for t in drawn), sum(t.new_pairs for t in drawn)
         old_net, new_net = sum(t.old_net for t in drawn), sum(t.new_net for t in drawn)
         found.append(new_net / new_pairs - old_net / old_pairs)
-    low, high = np.quantile(found, [0.025, 0.975])
+    low, high = np.quantile(found, [tail, 1 - tail])
     return float(low), float(high)
 
 
@@ -429,7 +446,8 @@ def test_the_interval_is_that_of_resampling_whole_tasks() -> None:
     interval, _, dropped = rae_difference_interval(tasks=tasks)
     assert interval is not None
     assert dropped == 0
-    low, high = resampled_literally(tasks, draws=20_000, seed=11)
+    # 30 tasks: t of 29 degrees of freedom is 2.04523, so the tail is Phi(-sqrt(30/29) 2.04523).
+    low, high = resampled_literally(tasks, draws=20_000, seed=11, tail=0.018754)
     # Two percentiles of 20,000 draws each: their Monte Carlo error is about 1% of the width.
     width = high - low
     assert interval.low == pytest.approx(low, abs=0.04 * width)
@@ -437,16 +455,17 @@ def test_the_interval_is_that_of_resampling_whole_tasks() -> None:
 
 
 def test_replicates_cluster() -> None:
-    # The same 40 net results, as 40 tasks or as 10 tasks whose 4 replicates agree: the latter
-    # hold a quarter of the information, so the interval is about twice as wide.
-    apart = [TaskNet(0, 1, n % 2, 1) for n in range(40)]
-    together = [TaskNet(0, 4, 4 * (n % 2), 4) for n in range(10)]
+    # The same 160 net results, as 160 tasks or as 40 tasks whose 4 replicates agree: the latter
+    # hold a quarter of the information, so the interval is about twice as wide, and a little
+    # more, as 40 tasks are fewer: 2 x (sqrt(40/39) 2.023) / (sqrt(160/159) 1.975) = 2.07.
+    apart = [TaskNet(0, 1, n % 2, 1) for n in range(160)]
+    together = [TaskNet(0, 4, 4 * (n % 2), 4) for n in range(40)]
     one, _, _ = rae_difference_interval(tasks=apart)
     other, _, _ = rae_difference_interval(tasks=together)
     assert one
     assert other
     ratio = (other.high - other.low) / (one.high - one.low)
-    assert 1.8 < ratio < 2.2
+    assert 1.9 < ratio < 2.25
 
 
 def test_shared_runs_without_skills_leave_only_the_runs_with_skills() -> None:
