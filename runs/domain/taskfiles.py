@@ -24,6 +24,24 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 MAX_KEY_CHARACTERS = 200
 
 
+@dataclass(frozen=True)
+class LineLimits:
+    """What one line may be before it is parsed.
+
+    Attributes:
+        bytes: its length.
+        values: the values in it, by the characters that begin one: memory is by them, not by
+            bytes. None is no limit.
+    """
+
+    bytes: int
+    values: int | None = None
+
+
+# Of what came by web: whoever sent it doesn't pay for the memory.
+UPLOADED = LineLimits(bytes=4 * 1024 * 1024, values=500_000)
+
+
 class Format(StrEnum):
     """The formats of task files that can be read."""
 
@@ -146,8 +164,15 @@ class TaskStream:
         conflicting: keys that came with two contents so far.
     """
 
-    def __init__(self, lines: Iterable[bytes], *, path: str, format: Format | None = None) -> None:
-        self._reader = _Reader(path=path, format=format)
+    def __init__(
+        self,
+        lines: Iterable[bytes],
+        *,
+        path: str,
+        format: Format | None = None,
+        limits: LineLimits | None = None,
+    ) -> None:
+        self._reader = _Reader(path=path, format=format, limits=limits or LineLimits(MAX_LINE_BYTES))
         self._lines = lines
         self.conflicting: set[str] = set()
 
@@ -180,15 +205,16 @@ class TaskStream:
 class _Reader:
     """Turns lines into tasks and problems; keeps the format once it is known."""
 
-    def __init__(self, *, path: str, format: Format | None) -> None:
+    def __init__(self, *, path: str, format: Format | None, limits: LineLimits) -> None:
         self.path = path
         self.format = format
+        self._limits = limits
 
     def read(self, lines: Iterable[bytes]) -> Iterator[_Line | Problem]:
         started = False
         for number, raw in enumerate(lines, start=1):
-            if len(raw) > MAX_LINE_BYTES:
-                yield self._problem(number, Code.NOT_JSON, _TOO_LONG)
+            if len(raw) > self._limits.bytes:
+                yield self._problem(number, Code.NOT_JSON, _too_long(self._limits.bytes))
                 return
             if number == 1:
                 raw = raw.removeprefix(b"\xef\xbb\xbf")
@@ -211,6 +237,9 @@ class _Reader:
                 yield self._problem(number, Code.BAD_FIELD, error)
 
     def _task(self, line: bytes) -> TaskSpec:
+        if self._limits.values is not None and _values_in(line) > self._limits.values:
+            reason = f"may hold more than {self._limits.values:,} values"
+            raise _NotJson("", reason, "Split the task, or give it fewer cases.")
         row = _object(line)
         if self.format is None:
             self.format = detect_format(row)
@@ -239,9 +268,16 @@ class _NoFormat(BadField):
     """The fields of the first object fit no format."""
 
 
-_TOO_LONG = BadField(
-    "", f"is longer than {MAX_LINE_BYTES // 2**20} MiB", "Split the task; reading stops here."
-)
+def _too_long(most: int) -> BadField:
+    reason = f"is longer than {most // 2**20} MiB"
+    return BadField("", reason, "Split the task; reading stops here.")
+
+
+def _values_in(line: bytes) -> int:
+    """Return at least how many values the JSON of ``line`` holds, without parsing it."""
+    return line.count(b",") + line.count(b"[") + line.count(b"{")
+
+
 _ONE_LINE = BadField(
     "",
     "one JSON document over several lines, or a list of tasks",
@@ -278,11 +314,11 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadField(twice, "stands twice in one object", "Keep one of them.")
+    row: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in row:
+            raise BadField(name, "stands twice in one object", "Keep one of them.")
+        row[name] = value
     return row
 
 

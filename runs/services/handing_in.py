@@ -22,6 +22,7 @@ from runs.services.pushing import (
     OtherContent,
     Push,
     fault_of,
+    lines_of,
     read_push,
     store_push,
     stored_push,
@@ -188,9 +189,9 @@ def _folder() -> Path:
 
 def _read(params: Mapping[str, Any]) -> Push:
     try:
-        with (_folder() / params["file"]).open(encoding="utf-8", newline="") as lines:
+        with (_folder() / params["file"]).open(encoding="utf-8", newline="") as file:
             return read_push(
-                lines,
+                lines_of(file),
                 format=params["format"],
                 slug=params["slug"],
                 preset=params["preset"],

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cached_property
 from itertools import islice
-from typing import Any
+from typing import IO, Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import Max
@@ -82,6 +82,9 @@ READERS: Mapping[str, Callable[[Iterable[str]], RowFile]] = {
 MOST_ROWS = 200_000
 # A row of a CSV file may have several lines, where a text in it has.
 MOST_LINES = 1_000_000
+# Of one line, before it is parsed: memory is by the values in it, not by its characters.
+LONGEST_LINE = 1_000_000
+MOST_VALUES = 100_000
 LARGEST_BYTES = 100_000_000
 LONGEST_SLUG = 100
 # What a grade of a pushed run names instead of a checker and its isolation.
@@ -325,10 +328,20 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def lines_of(file: IO[str]) -> Iterator[str]:
+    """Yield the lines of ``file``, of an endless one only as much as shows that it is too long."""
+    while line := file.readline(LONGEST_LINE + 1):
+        yield line
+
+
 def _at_most(lines: Iterable[str], most: int) -> Iterator[str]:
     for number, line in enumerate(lines, start=1):
         if number > most:
             raise BadPush(_TOO_MANY)
+        if len(line) > LONGEST_LINE:
+            raise BadPush(f"line {number} has more than {LONGEST_LINE:,} characters; shorten it")
+        if len(line) > MOST_VALUES and sum(map(line.count, ",[{")) > MOST_VALUES:
+            raise BadPush(f"line {number} may hold more than {MOST_VALUES:,} values; shorten it")
         yield line
 
 

@@ -21,7 +21,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from runs.domain.suites import SUITE_NAMES, comparator_of
-from runs.domain.taskfiles import Code, Format, Problem, TaskStream
+from runs.domain.taskfiles import UPLOADED, Code, Format, Problem, TaskStream
 from runs.domain.tasks import TASK_VALUES, Kind, task_of_values, task_values
 from runs.models import Benchmark
 from runs.sandbox.grader import Grader, NoIsolation
@@ -212,8 +212,9 @@ def _lines(file: IO[bytes], file_name: str) -> Iterator[bytes]:
     source = gzip.GzipFile(fileobj=file) if file_name.endswith(".gz") else file
     left = MAX_FILE_BYTES
     try:
-        # Never a longer line than may still come.
-        while line := source.readline(left + 1):
+        # Never a longer line than may still come, and one byte more than a line may have: the
+        # reader then stops there, whatever the rest of the line packs.
+        while line := source.readline(min(left, UPLOADED.bytes) + 1):
             left -= len(line)
             if left < 0:
                 raise FileTooLarge(
@@ -241,7 +242,7 @@ def _scan(lines: Iterable[bytes], kept: IO[str], file_name: str, format: Format 
     problems: list[Problem] = []
     notices: list[Problem] = []
     hashes: list[str] = []
-    stream = TaskStream(lines, path=file_name, format=format)
+    stream = TaskStream(lines, path=file_name, format=format, limits=UPLOADED)
     for found in stream:
         if not isinstance(found, Problem):
             hashes.append(found.sha256)

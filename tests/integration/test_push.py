@@ -394,6 +394,20 @@ def test_what_is_no_push_as_a_whole_is_refused(monkeypatch: pytest.MonkeyPatch) 
         pushed(ROWS)
 
 
+def test_lines_made_to_swell_are_refused_before_they_are_parsed() -> None:
+    row = json.dumps(ROWS[0])
+    many = row[:-1] + ', "cell": {"a": [' + "[]," * 60_000 + "1]}}"
+    with pytest.raises(BadPush, match="line 2 may hold more than 100,000 values"):
+        read_push([row, many], format="jsonl", slug="elsewhere")
+    endless = io.StringIO(row + "\n" + "x" * 5_000_000)
+    pieces = [len(line) for line in pushing.lines_of(endless)][1:]
+    assert max(pieces) == pushing.LONGEST_LINE + 1, "never the whole line at once"
+    for format in ("jsonl", "csv"):
+        endless.seek(0)
+        with pytest.raises(BadPush, match="line 2 has more than 1,000,000 characters"):
+            read_push(pushing.lines_of(endless), format=format, slug="elsewhere")
+
+
 # --- handing in -------------------------------------------------------------------
 
 

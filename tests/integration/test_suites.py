@@ -7,6 +7,8 @@ import json
 import os
 import re
 import stat
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -327,6 +329,58 @@ def test_a_form_that_cannot_be_used_says_why(lead: Client, form: dict[str, Any],
 
 
 # --- sizes ------------------------------------------------------------------------
+
+
+# What each packs into some KB: one endless line, or more values than a task has.
+MEMORY = """
+import gzip, io, os, sys
+os.environ["DJANGO_SETTINGS_MODULE"] = "workbench.settings"
+import django
+django.setup()
+from runs.services import uploading
+
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM")) // 1024
+
+own = (
+    b'{"key": "a", "kind": "code", "prompt": "p", "reference": "def f(a):\\\\n return 1\\\\n", '
+    b'"checker": {"mode": "cases", "entry": "f", "comparator": "exact", "cases": [%s]}}'
+)
+repeats = b",".join(b'"%d": 1' % n for n in range(150_000))
+packed = [
+    gzip.compress(line, 1)
+    for line in (
+        b'{"key": "' + b"a" * (45 << 20),
+        own % (b'{"args": [[' + b"[]," * 1_300_000 + b'1]], "expected": 1}'),
+        own % (b'{"args": [[' + b'{"a":1},' * 245_000 + b'1]], "expected": 1}'),
+        b"{" + repeats + b', "149999": 2}',
+    )
+]
+sys.stdout.reconfigure(line_buffering=True)
+for data in packed:
+    before = peak()
+    try:
+        uploading._scan(uploading._lines(io.BytesIO(data), "x.gz"), io.StringIO(), "x.gz", None)
+        said = "taken"
+    except uploading.TaskFileRefused as refused:
+        said = refused.problems[0].reason
+    print(peak() - before, said)
+"""
+
+
+def test_lines_made_to_swell_are_refused_in_little_memory(tmp_path: Path) -> None:
+    given = {**os.environ, "WORKBENCH_DATA": str(tmp_path)}
+    command = [sys.executable, "-c", MEMORY]
+    root = Path(uploading.__file__).parents[2]
+    found = subprocess.check_output(command, text=True, cwd=root, env=given).splitlines()
+    assert [line.partition(" ")[2] for line in found] == [
+        "is longer than 4 MiB",
+        "may hold more than 500,000 values",
+        "taken",
+        "stands twice in one object",
+    ]
+    assert all(int(line.partition(" ")[0]) < 150 for line in found), found
 
 
 def test_a_packed_file_is_counted_as_it_unpacks(
