@@ -732,17 +732,21 @@ def _compared(content: _Content) -> CellComparison:
 
 @dataclass(frozen=True)
 class _Apart:
-    """Keys of tasks that both sides have and no shared pair is of, in order."""
+    """Tasks that both sides have and no shared pair is of: keys in order.
+
+    ``contents`` are those of ``other_replicates``, which may have another key in B.
+    """
 
     changed: tuple[str, ...]
     other_replicates: tuple[str, ...]
+    contents: frozenset[str]
 
     @classmethod
     def of(cls, before: _Units, after: _Units) -> _Apart:
-        sides = [
-            {sha256: pair.record.task for (sha256, _), pair in x.items()} for x in (before, after)
-        ]
-        old, new = sides
+        old, new = (
+            {sha256: pair.record.task for (sha256, _), pair in side.items()}
+            for side in (before, after)
+        )
         renamed = {task: sha256 for sha256, task in new.items()}
         changed = [
             task
@@ -750,8 +754,8 @@ class _Apart:
             if task in renamed and sha256 not in new and renamed[task] not in old
         ]
         shared = {sha256 for sha256, _ in before.keys() & after.keys()}
-        others = [old[sha256] for sha256 in old.keys() & new.keys() if sha256 not in shared]
-        return cls(tuple(sorted(changed)), tuple(sorted(others)))
+        others = frozenset(old.keys() & new.keys() - shared)
+        return cls(tuple(sorted(changed)), tuple(sorted(old[sha256] for sha256 in others)), others)
 
 
 @dataclass(frozen=True)
@@ -961,10 +965,10 @@ def _policy(cell: CellAbout) -> FailurePolicy:
 def _one_sided(here: _Units, there: _Units, apart: _Apart) -> tuple[str, ...]:
     """Return the tasks that the other side doesn't have, or single replicates of them."""
     tasks = {task for task, _ in there}
-    elsewhere = {*apart.changed, *apart.other_replicates}
+    changed = set(apart.changed)
     names = set()
     for (task, replicate), pair in here.items():
-        if (task, replicate) in there or pair.record.task in elsewhere:
+        if (task, replicate) in there or task in apart.contents or pair.record.task in changed:
             continue
         whole = task not in tasks
         names.add(pair.record.task if whole else f"{pair.record.task}, replicate {replicate}")
@@ -1213,6 +1217,11 @@ def _of(net: int, p_adjusted: float | None) -> str:
 def headline(cell: CellComparison) -> str:
     """Return one sentence that says what a compared cell shows, without a full stop."""
     what = "B's skills" if cell.match.skills_alone else "B"
+    if not cell.n_shared and cell.other_replicates:
+        return (
+            "A and B share tasks of the same content but no replicate of the same number, so there "
+            "is nothing to compare"
+        )
     if not cell.n_shared:
         return "A and B share no task of the same content, so there is nothing to compare"
     unit = "shared pairs" if cell.repeats or cell.n_compared < cell.n_shared else "shared tasks"

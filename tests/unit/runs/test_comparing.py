@@ -671,6 +671,15 @@ def test_replicates_of_other_numbers_are_not_called_other_content() -> None:
     )
     assert "Same content, but replicates of other numbers in B (1): t001" in text(comparison(found))
     assert to_json(comparison(found))["cells"][0]["other_replicates"] == ["t001"]
+    none = compare_cells(match=MATCH, old=old[:1], new=new[:1])
+    assert headline(none).startswith("A and B share tasks of the same content but no replicate")
+    # Content is what makes a task: under another key in B it is listed once, too.
+    renamed = replace(new[0], record=replace(new[0].record, task="other"))
+    moved = compare_cells(match=MATCH, old=old[:1], new=[renamed])
+    assert (moved.other_replicates, moved.only_old, moved.only_new) == (("t001",), (), ())
+    # Of a task with one replicate in both, the others are single ones of one side.
+    more = [*old[2:], pair(3, "d", side="A", skills=ONE, replicate=2)]
+    assert compare_cells(match=MATCH, old=more, new=new[2:]).only_old == ("t003, replicate 2",)
 
 
 # --- several cells --------------------------------------------------------------------
