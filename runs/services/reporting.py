@@ -141,15 +141,21 @@ def descriptor_of(cell: Cell) -> dict[str, Any]:
 
 
 def inputs_of(experiment: Experiment) -> Inputs:
-    """Return what changes with every row that the report is made of, in two queries.
+    """Return what changes with every row that the report is made of, in three queries.
 
-    Attempts and grades are only ever added, so that their numbers tell: a new attempt is a row
-    more of the join, its first grade a grade more, and every further one both.
+    Attempts and grades are only ever added, so that their numbers tell. An attempt follows a
+    claim, which raises its execution's fencing token; only while that isn't done or dead can
+    attempts be added, so only there they are counted.
     """
     states = states_of(experiment)
-    rows = Attempt.objects.filter(execution__in=executions_of(experiment)).aggregate(
-        number=Count("pk"), graded=Count("grades"), last=Max("grades")
+    executions = executions_of(experiment)
+    grades = Grade.objects.filter(attempt__execution__in=executions).aggregate(
+        number=Count("pk"), last=Max("pk")
     )
+    unended = 0
+    if states.pending or states.running:
+        open_ones = executions.filter(state__in=(LeaseState.PENDING, LeaseState.RUNNING))
+        unended = Attempt.objects.filter(execution__in=open_ones).count()
     # The same rows are reported otherwise when nothing more is run, while they are stored, and
     # while others are still to come.
     otherwise = [
@@ -157,7 +163,8 @@ def inputs_of(experiment: Experiment) -> Inputs:
         is_being_pushed(experiment),
         experiment.regrading_since is not None,
     ]
-    digest = sha256_of([REPORT_VERSION, SCHEMA, experiment.spec, otherwise, asdict(states), rows])
+    rows = [asdict(states), grades, unended]
+    digest = sha256_of([REPORT_VERSION, SCHEMA, experiment.spec, otherwise, rows])
     return Inputs(digest, states)
 
 

@@ -158,4 +158,5 @@ def _skills_mark() -> str:
     dead = Execution.objects.filter(state=LeaseState.DEAD).aggregate(
         number=Count("pk"), keys=Sum("pk")
     )
-    return sha256_of(["skills/2", numbers, dead, being_pushed().count()])
+    died = [dead["number"], int(dead["keys"] or 0)]
+    return sha256_of(["skills/2", numbers, died, being_pushed().count()])
