@@ -36,7 +36,13 @@ from skills.selectors import (
 )
 from skills.services.importing import Imported, NothingToImport
 from skills.services.libraries import LibraryQuarantined
-from skills.services.uploading import BadSlug, SkillsLeftOut, check_slug, upload_library
+from skills.services.uploading import (
+    BadSlug,
+    SkillsLeftOut,
+    check_slug,
+    read_library,
+    store_library,
+)
 from workbench.kernel.api import Conflict, NoParameters, TooLarge, checked_query
 from workbench.kernel.uploads import FORM_BYTES
 from workbench.rest import Endpoint, checked_body, listed
@@ -217,6 +223,27 @@ class Libraries(Endpoint):
         found = newest_libraries()
         return listed(request, found, listing=LIBRARY_LISTING, output=LibraryOutput)
 
+    _loaded: LoadedLibrary
+    _library: str
+
+    def prepare(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Read and judge the zip."""
+        kind = (request.content_type or "").partition(";")[0].strip().lower()
+        if kind == ZipParser.media_type:
+            given = checked_query(request.query_params, LibraryQuery)
+            _check_slug(given["library"])
+            with tempfile.SpooledTemporaryFile(
+                _IN_MEMORY_BYTES, dir=str(settings.UPLOADS_DIR)
+            ) as file:
+                _copy(request.stream, file)
+                self._loaded = _read(file, "the zip", given)
+        else:
+            checked_query(request.query_params, NoParameters)
+            given = checked_body(request, LibraryInput)
+            _check_slug(given["library"])
+            self._loaded = _read(given["file"], str(given["file"].name), given)
+        self._library = given["library"]
+
     @extend_schema(
         request={"multipart/form-data": LibraryInput, "application/zip": bytes},
         parameters=[
@@ -233,20 +260,15 @@ class Libraries(Endpoint):
         imported, unless `skip_invalid` says so; an archive that isn't safe is refused whole, and
         `fields.file` names each of its members and why.
         """
-        kind = (request.content_type or "").partition(";")[0].strip().lower()
-        if kind == ZipParser.media_type:
-            given = checked_query(request.query_params, LibraryQuery)
-            _check_slug(given["library"])
-            with tempfile.SpooledTemporaryFile(
-                _IN_MEMORY_BYTES, dir=str(settings.UPLOADS_DIR)
-            ) as file:
-                _copy(request.stream, file)
-                return _uploaded(request, file, "the zip", given)
-        checked_query(request.query_params, NoParameters)
-        given = checked_body(request, LibraryInput)
-        _check_slug(given["library"])
-        file_name = str(given["file"].name)
-        return _uploaded(request, given["file"], file_name, given)
+        try:
+            imported = store_library(
+                loaded=self._loaded, slug=self._library, actor=request.user, at=timezone.now()
+            )
+        except NothingToImport as refused:
+            raise ValidationError({"file": [str(refused)]}) from refused
+        except LibraryQuarantined as refused:
+            raise Conflict(str(refused)) from refused
+        return Response(UploadedOutput(_plain(imported)).data, status=status.HTTP_201_CREATED)
 
 
 class OneLibrary(Endpoint):
@@ -301,17 +323,13 @@ def _copy(stream: IO[bytes] | None, file: IO[bytes]) -> None:
         file.write(block)
 
 
-def _uploaded(
-    request: Request, file: IO[bytes], file_name: str, given: Mapping[str, Any]
-) -> Response:
+def _read(file: IO[bytes], file_name: str, given: Mapping[str, Any]) -> LoadedLibrary:
     try:
-        imported = upload_library(
+        return read_library(
             file=file,
             file_name=file_name,
             slug=given["library"],
             skip_invalid=given["skip_invalid"],
-            actor=request.user,
-            at=timezone.now(),
         )
     except UnsafeArchive as refused:
         said = [str(problem) for problem in refused.problems]
@@ -321,9 +339,6 @@ def _uploaded(
         raise ValidationError({"file": _left_out(refused.loaded)}) from refused
     except NothingToImport as refused:
         raise ValidationError({"file": [str(refused)]}) from refused
-    except LibraryQuarantined as refused:
-        raise Conflict(str(refused)) from refused
-    return Response(UploadedOutput(_plain(imported)).data, status=status.HTTP_201_CREATED)
 
 
 def _plain(imported: Imported) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from django.utils import timezone
 
 from workbench.kernel.lists import Filter, Listing
 from workbench.kernel.roles import Role, role_of
+from workbench.kernel.texts import UNSEEN_REFUSED, has_unseen
 from workbench.models import ApiToken, LinkPurpose, SignInLink
 from workbench.trail import record_event
 
@@ -199,6 +200,7 @@ def create_user(
     users = get_user_model()
     name = users.normalize_username(name)
     users(username=name, email=email).clean_fields(exclude={"password"})
+    _check_email(email)
     if not name.strip("."):
         raise ValidationError("A user name takes more than dots.")
     with transaction.atomic():
@@ -271,6 +273,7 @@ def set_email(*, user: Any, email: str, at: datetime) -> None:
         ValidationError: it is no address.
     """
     get_user_model()(email=email).clean_fields(exclude={"password", "username"})
+    _check_email(email)
     user.email = email
     with transaction.atomic():
         user.save(update_fields=["email"])
@@ -411,9 +414,7 @@ def create_sign_in_link(*, user: Any, now: datetime, lifetime: timedelta = LINK_
     """
     with transaction.atomic():
         link = _new_link(user, LinkPurpose.SIGN_IN, at=now, lifetime=lifetime)
-        record_event(
-            actor=None, verb="user.sign_in_link_made", subject=user.get_username(), at=now
-        )
+        record_event(actor=None, verb="user.sign_in_link_made", subject=user.get_username(), at=now)
     return link.token
 
 
@@ -509,6 +510,12 @@ def _give_role(*, user: Any, role: Role, at: datetime, actor: Any) -> None:
     user.groups.add(group)
     user.__dict__.pop("_role", None)
     record_event(actor=actor, verb="user.role_set", subject=user.get_username(), reason=role, at=at)
+
+
+def _check_email(email: str) -> None:
+    """Refuse what Django takes for part of a domain: it shows another address than it is."""
+    if has_unseen(email):
+        raise ValidationError(UNSEEN_REFUSED)
 
 
 def _fresh(user: Any) -> Any:

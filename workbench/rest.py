@@ -28,15 +28,19 @@ from workbench.kernel.api import (
     NoParameters,
     TooLarge,
     checked_query,
+    error_body,
     known_fields_only,
     single_values,
 )
 from workbench.kernel.lists import BadListQuery, Listing, Shown, page_of
 from workbench.kernel.roles import UNBLINDED, Role, role_of
+from workbench.kernel.uploads import length_of
 from workbench.models import ApiToken
 from workbench.tokens import Scope
 
 PIECE = 1 << 16
+# Bytes of a refusal that is kept with its key.
+LONGEST_REFUSAL = 64 * 1024
 SAFE = ("GET", "HEAD", "OPTIONS")
 KEPT_SECRET = (
     "This was done by the first request with this key. Its answer held a secret, which is shown "
@@ -61,7 +65,8 @@ class Endpoint(APIView):
     """What an endpoint of the workbench inherits.
 
     A write that names a key (header ``Idempotency-Key``) is one transaction together with its
-    stored answer. It must not wait for anything outside while it goes on: that is a job's work.
+    stored answer. While it goes on nobody else writes on SQLite, so it must neither wait for
+    anything outside, which is a job's work, nor compute: ``prepare`` does that before it.
 
     Attributes:
         roles: who may use it.
@@ -86,10 +91,13 @@ class Endpoint(APIView):
     _spooled: IO[bytes] | None = None
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Check who asks; give the first answer again where the request was sent before."""
-        super().initial(request, *args, **kwargs)
-        if _length(request) > self.largest_body:
+        """Check who asks; give the first answer again where the request was sent before.
+
+        Nothing of the body is looked at before it is known that it may come, and from whom.
+        """
+        if length_of(request._request) > self.largest_body:
             raise TooLarge(f"The body may have {self.largest_body:,} bytes here.")
+        super().initial(request, *args, **kwargs)
         if self._is_form(request):
             _check_form(request._request)
         method = str(request.method)
@@ -102,8 +110,20 @@ class Endpoint(APIView):
             return
         if not self.takes_query:
             checked_query(request.query_params, NoParameters)
-        if not key:
-            return
+        if key:
+            self._take(request, key, handler)
+        self.prepare(request, *args, **kwargs)
+
+    def prepare(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Read and check what a write was sent, before its transaction begins.
+
+        What takes long belongs here; what it finds is kept on ``self`` for the handler.
+        """
+        if self.hash_body and request.method != "DELETE":
+            _ = request.data
+
+    def _take(self, request: Request, key: str, handler: Callable[..., Any]) -> None:
+        """Take the key for this request, whose handler then is one transaction with its answer."""
         if len(key) > idempotency.LONGEST_KEY or not (key.isascii() and key.isprintable()):
             said = f"it takes 1 to {idempotency.LONGEST_KEY} printable ASCII characters"
             raise ValidationError({KEY_HEADER: [said]})
@@ -119,7 +139,7 @@ class Endpoint(APIView):
             raise _AnsweredBefore(before)
         self._taken = before
         # dispatch() looks the method's function up on the instance after this.
-        setattr(self, method.lower(), self._once(handler, before))
+        setattr(self, str(request.method).lower(), self._once(handler, before))
 
     def handle_exception(self, exc: Exception) -> Response:
         if isinstance(exc, _AnsweredBefore):
@@ -139,7 +159,7 @@ class Endpoint(APIView):
         final = super().finalize_response(request, response, *args, **kwargs)
         if self._taken and isinstance(final, Response) and final.status_code < 500:
             # A refusal: it came about outside the transaction, in which nothing was done.
-            idempotency.finish(self._taken, status=final.status_code, body=_plain(final.data))
+            idempotency.finish(self._taken, status=final.status_code, body=_kept(final.data))
             self._taken = None
         self._release()
         if self._spooled:
@@ -282,11 +302,6 @@ def listed(
     )
 
 
-def _length(request: Request) -> int:
-    text = str(request.META.get("CONTENT_LENGTH") or "0")
-    return int(text[:19]) if text.isascii() and text.isdigit() else 0
-
-
 def _check_form(request: HttpRequest) -> None:
     if any("\0" in text for text in _texts(request)):
         raise ParseError("A NUL character is no part of any name or text.")
@@ -297,6 +312,15 @@ def _texts(request: HttpRequest) -> Iterator[str]:
         yield from (str(name), *map(str, values))
     for name, files in request.FILES.lists():
         yield from (str(name), *(str(file.name) for file in files))
+
+
+def _kept(refusal: Any) -> Any:
+    """Return a refusal's body as it is kept: without its fields where they are very long."""
+    body = _plain(refusal)
+    if len(json.dumps(body)) <= LONGEST_REFUSAL:
+        return body
+    said = f"{body['message']} Which fields was told in the first answer; it was too long to keep."
+    return error_body(body["error"], said)
 
 
 def _plain(data: Any) -> Any:

@@ -123,7 +123,7 @@ class BearerScheme(OpenApiAuthenticationExtension):
 class SessionScheme(OpenApiAuthenticationExtension):
     """How the pages are signed in."""
 
-    target_class = "rest_framework.authentication.SessionAuthentication"
+    target_class = "workbench.tokens.SessionAuthentication"
     name = "session"
     priority = 1
 

@@ -333,7 +333,7 @@ REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         # The first names how to sign in, so that a stranger gets 401.
         "workbench.tokens.BearerAuthentication",
-        "rest_framework.authentication.SessionAuthentication",
+        "workbench.tokens.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "EXCEPTION_HANDLER": "workbench.kernel.api.exception_handler",

@@ -15,10 +15,12 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 from rest_framework.authentication import BaseAuthentication, get_authorization_header
+from rest_framework.authentication import SessionAuthentication as RestSessionAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from workbench.kernel.roles import Role, role_of
+from workbench.kernel.texts import UNSEEN_REFUSED, has_unseen
 from workbench.models import ApiToken
 from workbench.trail import record_event
 
@@ -83,12 +85,14 @@ def create_token(
     """Return a new token's row and its text, which is shown here and nowhere else.
 
     Raises:
-        TokenRefused: it has no name, no scope or one the person's role doesn't have, ends in
-            the past, or the person has 50 live ones.
+        TokenRefused: it has no name, or one with characters that aren't seen; no scope, or one
+            that the person's role doesn't have; it ends in the past; or 50 live ones are there.
     """
     name = name.strip()
     if not 0 < len(name) <= LONGEST_NAME:
         raise TokenRefused("name", f"Name it in 1 to {LONGEST_NAME} characters.")
+    if has_unseen(name):
+        raise TokenRefused("name", UNSEEN_REFUSED)
     allowed = scopes_of(user)
     if not scopes:
         raise TokenRefused("scopes", "Choose at least one scope.")
@@ -154,6 +158,22 @@ class BearerAuthentication(BaseAuthentication):
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"
+
+
+class SessionAuthentication(RestSessionAuthentication):
+    """A page's session; what changes something names the form token in a header."""
+
+    def enforce_csrf(self, request: Request) -> None:
+        """Refuse a request without the token; its body, which might hold one, is left unread."""
+        sent = request._request
+        method = sent.method
+        if method == "POST":
+            # Of a POST alone Django would read the form; its size and sender aren't judged yet.
+            sent.method = "PUT"
+        try:
+            super().enforce_csrf(request)
+        finally:
+            sent.method = method
 
 
 def _live(now: datetime) -> Q:

@@ -89,14 +89,8 @@ class RunRows(Endpoint):
     _given: Mapping[str, Any]
     _kept: str
 
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Take the rows in before anything is done with them.
-
-        However slow they come, no transaction waits for them.
-        """
-        super().initial(request, *args, **kwargs)
-        if request.method != "POST":
-            return
+    def prepare(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Take the rows in before anything is done with them, however slow they come."""
         kind = (request.content_type or "").partition(";")[0].strip().lower()
         if kind in _FORMATS:
             self._given = checked_query(request.query_params, RunRowsQuery)

@@ -29,10 +29,11 @@ from runs.selectors import (
 )
 from runs.services.uploading import (
     MAX_FILE_BYTES,
+    CheckedSuite,
     FileTooLarge,
     TaskFileRefused,
-    check_suite_slug,
-    receive_suite,
+    check_suite,
+    request_import,
 )
 from skills.services.uploading import BadSlug
 from workbench.kernel.api import NoParameters, TooLarge, checked_query
@@ -148,6 +149,34 @@ class Suites(Endpoint):
         """List the stored suites by slug, each by its newest version."""
         return listed(request, newest_benchmarks(), listing=SUITE_LISTING, output=SuiteOutput)
 
+    _checked: CheckedSuite
+
+    def prepare(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Check the file line by line and keep it aside."""
+        kind = (request.content_type or "").partition(";")[0].strip().lower()
+        file: Any
+        if kind == TaskFileParser.media_type:
+            given = checked_query(request.query_params, SuiteQuery)
+            file, file_name = request.stream, "the file"
+        else:
+            checked_query(request.query_params, NoParameters)
+            given = checked_body(request, SuiteInput)
+            file, file_name = given["file"], str(given["file"].name)
+        try:
+            self._checked = check_suite(
+                file=file,
+                file_name=file_name,
+                slug=given["suite"],
+                format=Format(given["format"]) if given.get("format") else None,
+                at=timezone.now(),
+            )
+        except BadSlug as error:
+            raise ValidationError({"suite": [str(error)]}) from error
+        except FileTooLarge as error:
+            raise TooLarge(f"The file can't be taken: {error}.") from error
+        except TaskFileRefused as refused:
+            raise ValidationError(_by_line(refused)) from refused
+
     @extend_schema(
         request={
             "multipart/form-data": SuiteInput,
@@ -172,34 +201,10 @@ class Suites(Endpoint):
         each as `rows.LINE.FIELD`. Where the same tasks are stored already, the answer is 200 and
         says in which version.
         """
-        kind = (request.content_type or "").partition(";")[0].strip().lower()
-        file: Any
-        if kind == TaskFileParser.media_type:
-            given = checked_query(request.query_params, SuiteQuery)
-            file, file_name = request.stream, "the file"
-        else:
-            checked_query(request.query_params, NoParameters)
-            given = checked_body(request, SuiteInput)
-            file, file_name = given["file"], str(given["file"].name)
-        try:
-            check_suite_slug(given["suite"])
-            received = receive_suite(
-                file=file,
-                file_name=file_name,
-                slug=given["suite"],
-                format=Format(given["format"]) if given.get("format") else None,
-                actor=request.user,
-                at=timezone.now(),
-            )
-        except BadSlug as error:
-            raise ValidationError({"suite": [str(error)]}) from error
-        except FileTooLarge as error:
-            raise TooLarge(f"The file can't be taken: {error}.") from error
-        except TaskFileRefused as refused:
-            raise ValidationError(_by_line(refused)) from refused
+        received = request_import(self._checked, actor=request.user, at=timezone.now())
         job = received.job and reverse("api-job", kwargs={"uid": received.job.uid})
         answer = {
-            "suite": given["suite"],
+            "suite": self._checked.slug,
             "tasks": received.tasks,
             "number": received.stored.number if received.stored else None,
             "job": job,

@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from runs.domain.suites import SUITE_NAMES, comparator_of
 from runs.domain.taskfiles import UPLOADED, Code, Format, Problem, TaskStream
-from runs.domain.tasks import TASK_VALUES, Kind, task_of_values, task_values
+from runs.domain.tasks import TASK_VALUES, Kind, names_imported, task_of_values, task_values
 from runs.models import Benchmark
 from runs.sandbox.grader import Grader, NoIsolation
 from runs.services.benchmarks import store_rows
@@ -68,6 +68,22 @@ class FileTooLarge(Exception):
 
 
 @dataclass(frozen=True)
+class CheckedSuite:
+    """A task file whose every line can be used, kept aside until its job is asked for.
+
+    Attributes:
+        path: the file, as the job will read it; None where its tasks are stored already.
+        stored: the benchmark that holds exactly these tasks; None unless there is one.
+    """
+
+    slug: str
+    file_name: str
+    path: Path | None
+    stored: Benchmark | None
+    scanned: _Scanned
+
+
+@dataclass(frozen=True)
 class Received:
     """A task file that can be used.
 
@@ -93,6 +109,8 @@ def check_suite_slug(slug: str) -> None:
     check_slug(slug)
     if slug in SUITE_NAMES:
         raise BadSlug(f"{slug} comes with the product and can't be replaced; choose another name")
+    if names_imported(slug):
+        raise BadSlug(f"{slug} is kept for the tasks of pushed runs; choose another name")
 
 
 def receive_suite(
@@ -115,6 +133,20 @@ def receive_suite(
         FileTooLarge: nothing of it is kept.
         TaskFileRefused: naming every line that can't be used.
     """
+    checked = check_suite(file=file, file_name=file_name, slug=slug, format=format, at=at)
+    return request_import(checked, actor=actor, at=at)
+
+
+def check_suite(
+    *, file: IO[bytes], file_name: str, slug: str, format: Format | None, at: datetime
+) -> CheckedSuite:
+    """Check every line of ``file`` and keep it aside; nothing else is written.
+
+    Raises:
+        BadSlug: ``slug`` can't name a suite.
+        FileTooLarge: nothing of it is kept.
+        TaskFileRefused: naming every line that can't be used.
+    """
     check_suite_slug(slug)
     _remove_left_behind(now=at)
     path = settings.UPLOADS_DIR / f"{_PREFIX}{uuid.uuid4()}.jsonl"
@@ -126,16 +158,24 @@ def receive_suite(
         stored = Benchmark.objects.filter(slug=slug, sha256=scanned.sha256).first()
         if stored:
             path.unlink()
-            return Received(None, stored, scanned.tasks, scanned.notices)
+            return CheckedSuite(slug, file_name, None, stored, scanned)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+    return CheckedSuite(slug, file_name, path, None, scanned)
+
+
+def request_import(checked: CheckedSuite, *, actor: Any, at: datetime) -> Received:
+    """Ask for the job that grades and stores the tasks of a checked file."""
+    scanned = checked.scanned
+    if checked.path is None:
+        return Received(None, checked.stored, scanned.tasks, scanned.notices)
     job = request_job(
         kind=IMPORT_TASK,
-        subject=slug,
+        subject=checked.slug,
         params={
-            "file": path.name,
-            "name": file_name[:200],
+            "file": checked.path.name,
+            "name": checked.file_name[:200],
             "format": scanned.format.value,
             "tasks": scanned.tasks,
             "sha256": scanned.sha256,

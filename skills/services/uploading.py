@@ -55,6 +55,21 @@ def upload_library(
         NothingToImport: no skill could be used.
         LibraryQuarantined: one of the skills is quarantined.
     """
+    loaded = read_library(file=file, file_name=file_name, slug=slug, skip_invalid=skip_invalid)
+    return store_library(loaded=loaded, slug=slug, actor=actor, at=at)
+
+
+def read_library(
+    *, file: IO[bytes], file_name: str, slug: str, skip_invalid: bool
+) -> LoadedLibrary:
+    """Return the skills of the zip ``file`` that will be stored; nothing is written.
+
+    Raises:
+        BadSlug: ``slug`` is no slug.
+        UnsafeArchive: nothing of the archive is read.
+        SkillsLeftOut: a skill is invalid or clashes, and ``skip_invalid`` is false.
+        NothingToImport: it holds no skill.
+    """
     check_slug(slug)
     loaded = read_zip(file, name=file_name)
     if not loaded.skills and not loaded.invalid:
@@ -63,6 +78,16 @@ def upload_library(
         )
     if (loaded.invalid or loaded.clashes) and not skip_invalid:
         raise SkillsLeftOut(loaded)
+    return loaded
+
+
+def store_library(*, loaded: LoadedLibrary, slug: str, actor: Any, at: datetime) -> Imported:
+    """Store what was read and freeze it as the newest library of ``slug``.
+
+    Raises:
+        NothingToImport: no skill could be used.
+        LibraryQuarantined: one of the skills is quarantined.
+    """
     with transaction.atomic():
         imported = import_skills(loaded=loaded, library_slug=slug)
         record_event(

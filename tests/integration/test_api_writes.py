@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
+from django.core.handlers.wsgi import WSGIRequest
 from django.core.management import call_command
 from django.db import connection, connections
 from django.test import Client, override_settings
+from django.test.client import BOUNDARY, MULTIPART_CONTENT, encode_multipart
 from django.urls import path
 from django.utils import timezone
 from rest_framework import serializers
@@ -26,7 +29,7 @@ from workbench import idempotency
 from workbench.kernel.api import NoParameters, StrictJSONParser, checked_query
 from workbench.kernel.roles import Role
 from workbench.models import AuditEvent, IdempotencyKey
-from workbench.rest import KEPT_SECRET, Endpoint, checked_body
+from workbench.rest import KEPT_SECRET, Endpoint, RoleAndScope, checked_body
 from workbench.tokens import Scope, create_token
 from workbench.trail import record_event
 
@@ -100,6 +103,22 @@ class Streams(Endpoint):
         return Response({"said": said}, status=201)
 
 
+class Slow(Endpoint):
+    """Reckons before it writes."""
+
+    held: ClassVar[list[bool]] = []
+
+    def prepare(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super().prepare(request)
+        self.held.append(connection.in_atomic_block)
+        BARRIERS.wait()
+
+    def post(self, request: Request) -> Response:
+        self.held.append(connection.in_atomic_block)
+        record_event(actor=request.user, verb="thing.made", subject="slow", at=NOW)
+        return Response({}, status=201)
+
+
 class Barriers:
     """Where a request may be held while another one arrives."""
 
@@ -123,6 +142,7 @@ urlpatterns = [
     path("api/v1/secrets/", Secrets.as_view(), name="api-secrets"),
     path("api/v1/streams/", Streams.as_view(), name="api-streams"),
     path("api/v1/files/", Files.as_view(), name="api-files"),
+    path("api/v1/slow/", Slow.as_view(), name="api-slow"),
 ]
 handler400 = "workbench.views.errors.bad_request"
 handler404 = "workbench.views.errors.not_found"
@@ -284,6 +304,107 @@ def test_what_an_endpoint_is_tells_no_options(lead: Client) -> None:
     response = lead.options(URL)
     assert (response.status_code, response["Allow"]) == (405, "GET, POST, HEAD")
     assert lead.generic("FOO", URL).status_code == 405
+
+
+# --- who may send one ---------------------------------------------------------------
+
+
+def test_who_may_not_write_is_told_so_before_the_body_is_read(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither parsed nor written to disk: not for a form token either, which a form may hold."""
+    read: list[str] = []
+    monkeypatch.setattr(WSGIRequest, "_load_post_and_files", lambda self: read.append("form"))
+    monkeypatch.setattr(StrictJSONParser, "parse", lambda self, *args, **kw: read.append("json"))
+    monkeypatch.setattr(Files, "largest_body", 3_000_000)
+    annotator = Client(enforce_csrf_checks=True, raise_request_exception=False)
+    annotator.force_login(make_user("ann", Role.ANNOTATOR))
+    annotator.cookies["csrftoken"] = "a" * 32
+    with_token = {"X-CSRFToken": "a" * 32}
+    upload = {"file": SimpleUploadedFile("a.zip", b"x" * 2_000_000)}
+    for headers in (with_token, {}):
+        for url, body, kind in (
+            (URL, b"{bad", "application/json"),
+            (URL, b"{bad", "application/x-www-form-urlencoded"),
+            ("/api/v1/files/", encode_multipart(BOUNDARY, upload), MULTIPART_CONTENT),
+        ):
+            response = annotator.generic("POST", url, body, content_type=kind, headers=headers)
+            assert (response.status_code, response.json()["error"]) == (403, "forbidden")
+            upload["file"].seek(0)
+    assert Client().post(URL, b"{bad", content_type="application/json").status_code == 401
+    user = make_user("lou", Role.LEAD)
+    _, text = create_token(user=user, name="t", scopes=[Scope.READ], at=timezone.now())
+    status, answer = post(Client(), b"{bad", HTTP_AUTHORIZATION=f"Bearer {text}", key="k")
+    assert (status, answer["message"]) == (403, RoleAndScope.message)
+    assert read == []
+
+
+@pytest.mark.parametrize("who", ["nobody", "annotator", "lead"])
+def test_a_body_that_is_too_long_is_refused_before_anybody_is_looked_up(
+    who: str, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(WSGIRequest, "_load_post_and_files", lambda self: read.append("form"))
+    client = Client(raise_request_exception=False)
+    if who != "nobody":
+        client.force_login(make_user("ann", Role(who)))
+    large = SimpleUploadedFile("a.zip", b"x" * 4_000)
+    response = client.post("/api/v1/files/", {"file": large})
+    assert (response.status_code, response.json()["error"]) == (413, "too_large")
+    assert read == []
+
+
+def test_a_form_token_counts_in_its_header_alone(db: None) -> None:
+    client = Client(enforce_csrf_checks=True, raise_request_exception=False)
+    client.force_login(make_user("lee", Role.LEAD))
+    client.cookies["csrftoken"] = "a" * 32
+    small = {"file": SimpleUploadedFile("a.zip", b"x"), "csrfmiddlewaretoken": "a" * 32}
+    assert client.post("/api/v1/files/", small).status_code == 403
+    small["file"] = SimpleUploadedFile("a.zip", b"x")
+    del small["csrfmiddlewaretoken"]
+    sent = client.post("/api/v1/files/", small, headers={"X-CSRFToken": "a" * 32})
+    assert sent.status_code == 201
+
+
+# --- what is refused at length --------------------------------------------------------
+
+
+def test_names_that_stand_twice_are_found_in_one_pass(lead: Client) -> None:
+    """20 times as many names take about 20 times as long, where every pair would take 400."""
+
+    def seconds(names: int) -> float:
+        body = "{" + "".join(f'"k{n}":0,' for n in range(names)) + '"z":0,"z":0}'
+        began = time.process_time()
+        status, answer = post(lead, body.encode())
+        assert (status, "'z' stands twice" in answer["message"]) == (400, True)
+        return time.process_time() - began
+
+    seconds(1_000)
+    few = max(min(seconds(5_000) for _ in range(3)), 0.002)
+    assert seconds(100_000) < 100 * few
+
+
+def test_a_refusal_is_not_much_longer_than_what_it_refuses(lead: Client) -> None:
+    body = {f"k{n}": 0 for n in range(10_000)} | {"x" * 50_000: 0}
+    status, answer = post(lead, body, key="k")
+    assert (status, len(answer["fields"])) == (400, 21)
+    assert answer["fields"]["k0"] == ["unknown; known: name, number, rows"]
+    assert answer["fields"][""] == ["and 9,981 more unknown names"]
+    assert len(json.dumps(answer)) < 5_000
+    status, answer = post(lead, b'{"%s":0,"%s":0}' % (b"y" * 50_000, b"y" * 50_000))
+    assert len(answer["message"]) < 300
+    many = "&".join(f"{'z' * 500}{n}=1&{'z' * 500}{n}=2" for n in range(50))
+    assert len(lead.get(f"{URL}?a=1&{many}").content) < 10_000
+
+
+def test_a_very_long_refusal_is_kept_without_its_fields(lead: Client) -> None:
+    body = {"name": "a", "rows": [{}] * 5_000}
+    first, again = (post(lead, body, key="k") for _ in range(2))
+    assert (first[0], len(first[1]["fields"])) == (400, 5_000)
+    assert (again[0], again[1]["error"], again[1]["fields"]) == (400, "invalid", {})
+    assert "too long to keep" in again[1]["message"]
+    short = {"name": "a", "rows": [{}] * 5}
+    assert post(lead, short, key="k2") == post(lead, short, key="k2")
 
 
 # --- tokens and scopes ------------------------------------------------------------
@@ -505,6 +626,36 @@ def test_of_two_requests_at_once_with_one_key_one_is_done() -> None:
     assert answers[0][0] == 201
     assert post(second, {"name": "a"}, key="k") == answers[0]
     assert made() == ["a"]
+
+
+@pytest.mark.both_databases
+@pytest.mark.django_db(transaction=True)
+def test_nobody_waits_for_a_write_that_still_reckons() -> None:
+    """The key is taken and no transaction is open: another person's write goes through."""
+    first, second = signed_in("lee"), signed_in("lou")
+    answers: list[tuple[int, dict[str, Any]]] = []
+    Slow.held.clear()
+    BARRIERS.hold()
+
+    def send() -> None:
+        answers.append(post(first, {}, key="k", url="/api/v1/slow/"))
+        connections.close_all()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        assert BARRIERS.reached.wait(10)
+        record_event(actor=None, verb="thing.made", subject="meanwhile", at=NOW)
+        status, answer = post(first, {}, key="k", url="/api/v1/slow/")
+        assert (status, answer["error"]) == (409, "key_in_use")
+        assert second.get(URL).status_code == 200
+    finally:
+        BARRIERS.go_on.set()
+        thread.join()
+    assert answers[0][0] == 201
+    assert post(first, {}, key="k", url="/api/v1/slow/") == answers[0]
+    assert made() == ["meanwhile", "slow"]
+    assert Slow.held == [False, True]
 
 
 @pytest.mark.both_databases

@@ -205,6 +205,10 @@ def test_the_filters_stay_from_page_to_page() -> None:
         ({"limit": "-1"}, ["limit"]),
         ({"limit": "²"}, ["limit"]),
         ({"limit": "9" * 5000}, ["limit"]),
+        # Its first digits alone would do.
+        ({"limit": "000000100999"}, ["limit"]),
+        ({"limit": "000000001" + "9" * 5000}, ["limit"]),
+        ({"limit": "0050"}, ["limit"]),
         ({"sort": "kind"}, ["sort"]),
         ({"sort": "--created"}, ["sort"]),
         ({"sort": "created_at"}, ["sort"]),
@@ -214,6 +218,10 @@ def test_the_filters_stay_from_page_to_page() -> None:
         ({"since": "yesterday"}, ["since"]),
         ({"since": "2026-02-30T00:00:00Z"}, ["since"]),
         ({"since": "2026-02-03T00:00:00"}, ["since"]),
+        # In UTC they are in the years 0 and 10000.
+        ({"since": "0001-01-01T00:00:00+14:00"}, ["since"]),
+        ({"since": "9999-12-31T23:59:59-14:00"}, ["since"]),
+        ({f"x{n:02}": "" for n in range(50)}, [f"x{n:02}" for n in range(20)]),
         ({"even": "maybe"}, ["even"]),
         ({"even": "maybe", "kind": "c", "x": ""}, ["even", "kind", "x"]),
         ({"cursor": "x"}, ["cursor"]),

@@ -777,7 +777,10 @@ def test_without_listed_hosts_no_webhook_can_be_added_and_the_page_says_how(
 @pytest.mark.parametrize(
     "address",
     ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "fe80::1%eth0", "fd00::1",
-     "::ffff:127.0.0.1", "0.0.0.0", "224.0.0.1", "100.64.0.1", "2002:7f00:1::"],
+     "::ffff:127.0.0.1", "0.0.0.0", "224.0.0.1", "100.64.0.1", "2002:7f00:1::",
+     # NAT64, site-local, IPv4-compatible, not given out; relays, documentation, segment routing.
+     "64:ff9b::a9fe:a9fe", "64:ff9b:1::7f00:1", "fec0::1", "::7f00:1", "4000::1", "100:0:0:1::1",
+     "192.88.99.1", "2002:c058:6301::", "3fff::1", "5f00::1", "2001:0:7f00:1::"],
 )  # fmt: skip
 def test_a_name_below_a_listed_domain_must_be_at_public_addresses_only(address: str) -> None:
     def resolve(host: str, port: int, **_: Any) -> list[Any]:
@@ -785,6 +788,14 @@ def test_a_name_below_a_listed_domain_must_be_at_public_addresses_only(address: 
 
     with pytest.raises(NotSent, match="not at a public address"):
         public_address("one.chat.example", 443, resolve=resolve)
+
+
+@pytest.mark.parametrize("address", ["93.184.216.34", "2606:2800:220:1::1", "2002:5db8:d822::"])
+def test_a_public_address_is_called(address: str) -> None:
+    def resolve(host: str, port: int, **_: Any) -> list[Any]:
+        return [(0, 0, 0, "", (address, port))]
+
+    assert public_address("one.chat.example", 443, resolve=resolve) == address
 
 
 def test_the_address_that_was_checked_is_the_one_that_is_called() -> None:

@@ -224,6 +224,10 @@ def test_a_token_makes_no_tokens_but_lists_and_revokes_them(lou: Any) -> None:
     [
         ({"name": " "}, "name"),
         ({"name": "x" * 101}, "name"),
+        ({"name": "a\u202eb"}, "name"),
+        ({"name": "a\x1b[31mb"}, "name"),
+        ({"name": "a\u200bb"}, "name"),
+        ({"name": "a\nb"}, "name"),
         ({"scopes": []}, "scopes"),
         ({"expires_at": NOW}, "expires_at"),
     ],

@@ -32,6 +32,9 @@ TOO_LARGE = "The body is larger than this address takes."
 # What 64 bits hold; no column holds more.
 LARGEST_INTEGER = 2**63 - 1
 DEEPEST = 64
+# Of what was sent without being known an answer repeats only this much.
+MOST_SHOWN = 20
+LONGEST_SHOWN = 100
 # Text that can't be stored: NUL (PostgreSQL has none), and halves of a UTF-16 pair.
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
@@ -138,11 +141,17 @@ class StrictJSONParser(JSONParser):
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} stands twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{_shown(name)} stands twice")
+        found[name] = value
     return found
+
+
+def _shown(name: str) -> str:
+    """Return a name that was sent, quoted, and cut where an answer would only repeat it."""
+    return repr(name if len(name) <= LONGEST_SHOWN else f"{name[:LONGEST_SHOWN]}...")
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -186,9 +195,11 @@ def single_values(query: Mapping[str, Any]) -> dict[str, str]:
     getlist = getattr(query, "getlist", None)
     if getlist:
         query.looked_at = True  # type: ignore[attr-defined]
-        twice = {name: ["it stands more than once"] for name in query if len(getlist(name)) > 1}
+        twice = [name for name in query if len(getlist(name)) > 1][:MOST_SHOWN]
         if twice:
-            raise ValidationError(twice)
+            raise ValidationError(
+                {name[:LONGEST_SHOWN]: ["it stands more than once"] for name in twice}
+            )
     return dict(query.items())
 
 
@@ -215,16 +226,17 @@ def known_fields_only(data: Mapping[str, Any], serializer: serializers.BaseSeria
     """Refuse names that the serializer doesn't have.
 
     Raises:
-        ValidationError: naming each and what is known.
+        ValidationError: naming the first ``MOST_SHOWN`` and what is known.
     """
     known = [name for name, field in serializer.fields.items() if not field.read_only]  # type: ignore[attr-defined]
-    unknown = {
-        name: [f"unknown; known: {', '.join(known) or 'nothing'}"]
-        for name in data
-        if name not in known
-    }
-    if unknown:
-        raise ValidationError(unknown)
+    unknown = [name for name in data if name not in known]
+    if not unknown:
+        return
+    said = f"unknown; known: {', '.join(known) or 'nothing'}"
+    faults = {name[:LONGEST_SHOWN]: [said] for name in unknown[:MOST_SHOWN]}
+    if len(unknown) > MOST_SHOWN:
+        faults[""] = [f"and {len(unknown) - MOST_SHOWN:,} more unknown names"]
+    raise ValidationError(faults)
 
 
 def _message(error: APIException) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -23,6 +23,8 @@ LARGEST_SIZE = 200
 # Rows looked at for one page, and at once after the first batch.
 SCANNED = 2_000
 BATCH = 500
+# Unknown parameters that a refusal names.
+MOST_NAMED = 20
 _OWN = ("cursor", "sort", "limit")
 
 
@@ -114,11 +116,9 @@ def page_of(
     Raises:
         BadListQuery: a parameter or value isn't one of the listing's.
     """
-    faults = {
-        name: f"unknown parameter; known: {', '.join([*_OWN, *listing.filters])}"
-        for name in query
-        if name not in (*_OWN, *listing.filters)
-    }
+    known = (*_OWN, *listing.filters)
+    unknown = [name for name in query if name not in known][:MOST_NAMED]
+    faults = {name: f"unknown parameter; known: {', '.join(known)}" for name in unknown}
     sort = query.get("sort") or listing.default_sort
     if sort.removeprefix("-") not in listing.sorts:
         faults["sort"] = f"it sorts by {', '.join(listing.sorts)}, with - before it for descending"
@@ -180,10 +180,12 @@ def page_of(
 def _limit(text: str, size: int, faults: dict[str, str]) -> int:
     if not text:
         return size
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= LARGEST_SIZE:
-        faults["limit"] = f"it takes a whole number from 1 to {LARGEST_SIZE}"
-        return size
-    return int(text)
+    short = len(text) <= len(str(LARGEST_SIZE)) and text.isascii() and text.isdigit()
+    limit = int(text) if short else 0
+    if 1 <= limit <= LARGEST_SIZE:
+        return limit
+    faults["limit"] = f"it takes a whole number from 1 to {LARGEST_SIZE}"
+    return size
 
 
 def true_or_false(text: str) -> bool:
@@ -210,7 +212,11 @@ def moment(text: str) -> datetime:
         raise ValueError(said) from fault
     if found is None or found.tzinfo is None:
         raise ValueError(said)
-    return found
+    try:
+        # As the databases compare it; the first and the last day have hours that UTC hasn't.
+        return found.astimezone(UTC)
+    except OverflowError as fault:
+        raise ValueError(said) from fault
 
 
 def _signer() -> signing.Signer:

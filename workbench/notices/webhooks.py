@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 from uuid import UUID
@@ -73,6 +73,11 @@ OFF = (
 
 _HOST = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|\[[0-9a-f:.]+\]")
 _PORTS = {"https": 443, "http": 80}
+# RFC 4291: what is given out of IPv6.
+_UNICAST = IPv6Network("2000::/3")
+# Python 3.11 takes them for public: relays (RFC 7526), documentation (RFC 9637), segment
+# routing (RFC 9602).
+_DETOURS = tuple(map(ip_network, ("192.88.99.0/24", "3fff::/20", "5f00::/16")))
 
 
 class BadWebhook(ValueError):
@@ -391,14 +396,24 @@ def public_address(host: str, port: int, *, resolve: Resolve = socket.getaddrinf
         found = [entry[4][0] for entry in resolve(host, port, type=socket.SOCK_STREAM)]
     except OSError as error:
         raise NotSent(f"not sent: {host} has no address") from error
-    for text in found:
-        address = ip_address(text.partition("%")[0])
-        mapped = getattr(address, "ipv4_mapped", None) or getattr(address, "sixtofour", None)
-        if not address.is_global or address.is_multicast or (mapped and not mapped.is_global):
-            raise NotSent(f"not sent: {host} is not at a public address")
+    if not all(_is_public(ip_address(text.partition("%")[0])) for text in found):
+        raise NotSent(f"not sent: {host} is not at a public address")
     if not found:
         raise NotSent(f"not sent: {host} has no address")
     return str(found[0])
+
+
+def _is_public(address: IPv4Address | IPv6Address) -> bool:
+    """Return whether ``address`` is of one machine that everybody reaches, and no detour."""
+    if not address.is_global or address.is_multicast:
+        return False
+    if any(address in network for network in _DETOURS if network.version == address.version):
+        return False
+    if isinstance(address, IPv4Address):
+        return True
+    # Everything else of IPv6 isn't given out: mapped and compatible addresses, NAT64,
+    # site-local ones.
+    return address in _UNICAST and (address.sixtofour is None or _is_public(address.sixtofour))
 
 
 def sweep_deliveries(*, now: datetime) -> None:

@@ -1,0 +1,14 @@
+"""What may stand in a name that people type and others read."""
+
+from __future__ import annotations
+
+import unicodedata
+
+# Control and format characters, and the separators that break a line.
+_UNSEEN = ("Cc", "Cf", "Zl", "Zp")
+UNSEEN_REFUSED = "It holds a control character or one that isn't seen; type it anew."
+
+
+def has_unseen(text: str) -> bool:
+    """Return whether ``text`` holds a character that steers a terminal or turns text around."""
+    return any(unicodedata.category(character) in _UNSEEN for character in text)
