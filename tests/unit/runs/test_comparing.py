@@ -612,7 +612,7 @@ def test_left_out_pairs_are_counted_by_side_and_reason() -> None:
     assert (found.n_compared, found.own.n_old) == (4, 3)
     noted = dict(notes(found))
     assert "Left out: 2 shared pairs" in noted["left_out"]
-    assert "RAE is over 1 pair fewer than won and lost" in noted["rae_left_out"]
+    assert "No RAE is over 1 of the 4 pairs of won and lost" in noted["rae_left_out"]
     assert "B: a model call failed after its retries (1)" in noted["rae_left_out"]
     data = to_json(comparison(found))["cells"][0]
     assert data["left_out"] == {"pairs": 2, "a": {"call": 1, "host": 1}, "b": {"call": 1}}
