@@ -6,23 +6,25 @@ The file is the truth. A form is one view of it, for files that use no more than
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import tomli_w
 
+from runs.domain import filetext
+from runs.domain.filetext import Unreadable, read_toml
 from runs.domain.plan import (
     CellSpec,
     ExperimentSpec,
     ModelSpec,
+    brief,
     line_of,
 )
 
 HEAD = "# Written by the workbench; docs/experiments.md explains every key.\n"
 MOST_GROUPS = 20
-_STRING = re.compile(r"""\"(?:\\.|[^"\\\n])*"|'[^'\n]*'""")
+LONGEST_COMMENTED = 1_000
 
 TOP = ("slug", "preset", "replicates", "seed", "failure_policy")
 BUDGET = ("cost", "tokens", "calls")
@@ -305,12 +307,13 @@ def toml_of(spec: ExperimentSpec, *, slug: str, suites: Sequence[str]) -> str:
 
 def with_slug(text: str, slug: str) -> str:
     """Return the experiment file ``text`` under another slug; all else stays as it was typed."""
-    lines = text.splitlines()
+    lines = text.removesuffix("\n").split("\n")
     line = line_of(text, table="", key="slug")
     written = f'slug = "{slug}"'
     if line is None:
         return written + "\n" + text
-    comment = re.search(r"\s+#[^\"']*$", lines[line - 1])
+    # A line that nobody typed isn't searched: that would take its time.
+    comment = re.search(r"\s+#[^\"']*$", lines[line - 1][:LONGEST_COMMENTED])
     lines[line - 1] = written + (comment[0] if comment else "")
     return "\n".join(lines) + "\n"
 
@@ -366,9 +369,9 @@ def form_of(text: str, *, endpoints: Sequence[EndpointChoice]) -> DraftForm:
         NotInForm: it isn't TOML, or says what no field of the form can hold.
     """
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise NotInForm("it isn't valid TOML yet") from error
+        data = read_toml(text)
+    except Unreadable as error:
+        raise NotInForm("it isn't valid TOML yet, or holds what no form can") from error
     top = {k: v for k, v in data.items() if k not in (*GROUPS, "budget")}
     _known(top, (*TOP, "schema"), "the top of the file")
     budget = data.get("budget", {})
@@ -393,7 +396,7 @@ def form_of(text: str, *, endpoints: Sequence[EndpointChoice]) -> DraftForm:
 
 def has_comments(text: str) -> bool:
     """Return whether the file holds comments, which saving it by form would drop."""
-    return "#" in _STRING.sub("", text.replace(HEAD, ""))
+    return filetext.has_comments(text.replace(HEAD, ""))
 
 
 def _model_group(table: Mapping[str, Any], endpoints: Sequence[EndpointChoice]) -> Group:
@@ -425,7 +428,7 @@ def _cell_group(table: Mapping[str, Any]) -> Group:
 def _known(table: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
     for key in table:
         if key not in keys:
-            raise NotInForm(f"the form has no field for '{key}' in {where}")
+            raise NotInForm(f"the form has no field for {brief(key)} in {where}")
 
 
 def _typed(key: str, table: Mapping[str, Any]) -> tuple[str, ...]:
@@ -445,6 +448,6 @@ def _typed(key: str, table: Mapping[str, Any]) -> tuple[str, ...]:
             else (isinstance(one, str))
         )
         if not good:
-            raise NotInForm(f"'{key}' holds {one!r}, which no field can show")
+            raise NotInForm(f"'{key}' holds {brief(one)}, which no field can show")
     texts = [str(one) for one in values]
     return tuple(texts) if key in _SEVERAL else (", ".join(texts),)

@@ -9,11 +9,19 @@ from __future__ import annotations
 import itertools
 import math
 import re
-import tomllib
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
+
+from runs.domain.filetext import (
+    MOST_PROBLEMS,
+    Problem,
+    Unreadable,
+    lines_of,
+    read_toml,
+)
 
 # Both presets run the paper's protocol; "paper" also takes its reading of failed
 # calls, and its intervals in the report.
@@ -44,17 +52,8 @@ LONGEST_TEXT = 4_000
 # A file is refused beyond these; no study comes near them, and checking stays quick.
 MOST_TABLES = 200
 MOST_CELLS = 1_000
-MOST_PROBLEMS = 100
 # Pages of their own stand at these addresses below /experiments/.
 RESERVED_SLUGS = ("compare", "drafts", "new", "push")
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One thing wrong with the file: where, what, and the fix."""
-
-    line: int | None
-    message: str
 
 
 class InvalidExperiment(Exception):
@@ -322,20 +321,13 @@ def parse_experiment(text: str, *, path: str) -> ExperimentSpec:
         InvalidExperiment: naming each wrong place of ``path`` by line, and its fix.
     """
     try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        raise InvalidExperiment(
-            path, [Problem(int(line[1]) if line else None, f"not valid TOML: {error}")]
-        ) from error
-    except RecursionError as error:
-        problem = Problem(None, "it is nested too deeply to be an experiment file")
-        raise InvalidExperiment(path, [problem]) from error
+        data = read_toml(text)
+    except Unreadable as error:
+        raise InvalidExperiment(path, error.problems) from error
     reader = _Reader(text)
     spec = reader.experiment(data)
     if reader.problems:
-        found = reader.problems[:MOST_PROBLEMS]
-        raise InvalidExperiment(path, sorted(found, key=lambda p: p.line or 0))
+        raise InvalidExperiment(path, sorted(reader.problems, key=lambda p: p.line or 0))
     assert spec is not None
     return spec
 
@@ -359,7 +351,7 @@ def line_of(text: str, *, table: str, index: int = 0, key: str | None = None) ->
         index: which of the ``[[table]]`` entries, from 0.
         key: None for the entry's own head.
     """
-    return _Reader(text)._line(table, index, key)
+    return lines_of(text).of(table, index, key)
 
 
 def named_in(text: str, *, table: str, key: str) -> list[tuple[str, int | None]]:
@@ -368,10 +360,10 @@ def named_in(text: str, *, table: str, key: str) -> list[tuple[str, int | None]]
     Args:
         text: an experiment file that ``parse_experiment`` accepts.
     """
-    reader = _Reader(text)
+    lines = lines_of(text)
     return [
-        (name, reader._line(table, index, key))
-        for index, entry in enumerate(tomllib.loads(text)[table])
+        (name, lines.of(table, index, key))
+        for index, entry in enumerate(read_toml(text)[table])
         for name in (entry[key] if isinstance(entry[key], list) else [entry[key]])
     ]
 
@@ -380,10 +372,11 @@ class _Reader:
     """Collects every problem of a file instead of stopping at the first."""
 
     def __init__(self, text: str) -> None:
-        self.lines = text.splitlines()
+        self._lines = lines_of(text)
+        self._cells_so_far = 0
         self.problems: list[Problem] = []
 
-    def experiment(self, data: dict[str, Any]) -> ExperimentSpec | None:
+    def experiment(self, data: Mapping[str, Any]) -> ExperimentSpec | None:
         tables = {"budget", "model", "benchmark", "cell", "analysis"}
         top = self._table(
             {k: v for k, v in data.items() if k not in tables}, _TOP, "", also=tuple(tables)
@@ -391,7 +384,8 @@ class _Reader:
         if "schema" not in data:
             self._problem(None, "the key 'schema' is missing; write schema = 1")
         slug = top.get("slug", "")
-        if fault := slug_fault(slug):
+        # One that is no text is told already.
+        if ("slug" in top or "slug" not in data) and (fault := slug_fault(slug)):
             self._problem(self._line("", 0, "slug"), fault)
         preset = top.get("preset", "default")
         budget = self._table(self._mapping(data, "budget"), _BUDGET, "budget")
@@ -403,8 +397,11 @@ class _Reader:
             for i, table in enumerate(self._tables(data, "cell"))
             for cell in self._cells(table, i)
         ]
-        self._no_repeats("model", [(model.id, model.endpoint) for model in models])
-        self._no_repeats("benchmark", benchmarks)
+        # Those that lack what they are known by are told already.
+        self._no_repeats(
+            "model", [(m.id, m.endpoint) if m.id and m.base_url else None for m in models]
+        )
+        self._no_repeats("benchmark", [one if one.suite else None for one in benchmarks])
         if "cost" in budget and any(None in (m.price_in, m.price_out) for m in models):
             self._problem(
                 self._line("budget", 0, "cost"),
@@ -428,7 +425,7 @@ class _Reader:
 
     def _no_repeats(self, name: str, identities: Sequence[object]) -> None:
         for index, identity in enumerate(identities):
-            if identity in identities[:index]:
+            if identity is not None and identity in identities[:index]:
                 self._problem(
                     self._line(name, index), f"this [[{name}]] repeats an earlier one; remove it"
                 )
@@ -438,9 +435,9 @@ class _Reader:
         for required in ("id", "base_url"):
             if required not in table:
                 self._problem(self._line("model", index), f"[[model]] needs the key '{required}'")
-        fault = url_fault(str(table.get("base_url", "")))
-        if fault:
+        if fault := url_fault(values.get("base_url", "")):
             self._problem(self._line("model", index, "base_url"), fault)
+            del values["base_url"]
         return ModelSpec(**{"id": "", "base_url": "", **values})
 
     def _benchmark(self, table: dict[str, Any], index: int) -> BenchmarkSpec:
@@ -487,6 +484,14 @@ class _Reader:
                 f"the lists of this [[cell]] make {cells:,} cells; at most {MOST_CELLS:,} may be",
             )
             return []
+        self._cells_so_far += cells
+        if self._cells_so_far > MOST_CELLS:
+            self._problem(
+                self._line("cell", index),
+                f"with this [[cell]] the file makes {self._cells_so_far:,} cells; at most "
+                f"{MOST_CELLS:,} may be",
+            )
+            return []
         return [
             CellSpec(types=t, **dict(zip(choices, combination, strict=True)))
             for combination in itertools.product(*choices.values())
@@ -524,6 +529,7 @@ class _Reader:
         also: tuple[str, ...] = (),
         shown: str = "",
     ) -> dict[str, Any]:
+        """Return the values that may be; what is wrong with the others is told."""
         values = {}
         for key, value in table.items():
             line = self._line(name, index, shown or key)
@@ -535,25 +541,27 @@ class _Reader:
                     )
                 else:
                     known = ", ".join((*keys, *also))
-                    self._problem(line, f"unknown key '{key}' in {where}; it may hold: {known}")
+                    self._problem(
+                        line, f"unknown key {brief(key)} in {where}; it may hold: {known}"
+                    )
                 continue
             rule = keys[key]
             several = value if rule.product and isinstance(value, list) and value else [value]
-            for one in several:
-                fault = _fault(key, one, rule)
-                if fault:
-                    self._problem(line, fault)
-            values[key] = value
+            faults = [fault for one in several if (fault := _fault(key, one, rule))]
+            for fault in faults[:MOST_PROBLEMS]:
+                self._problem(line, fault)
+            if not faults:  # else the default stands in, so that nothing later trips over it
+                values[key] = value
         return values
 
-    def _mapping(self, data: dict[str, Any], name: str) -> dict[str, Any]:
+    def _mapping(self, data: Mapping[str, Any], name: str) -> dict[str, Any]:
         value = data.get(name, {})
         if isinstance(value, dict):
             return value
         self._problem(self._line("", 0, name), f"'{name}' must be a table")
         return {}
 
-    def _tables(self, data: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    def _tables(self, data: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
         value = data.get(name, [])
         if not isinstance(value, list) or not all(isinstance(v, dict) for v in value) or not value:
             self._problem(
@@ -566,28 +574,20 @@ class _Reader:
         return value
 
     def _problem(self, line: int | None, message: str) -> None:
-        self.problems.append(Problem(line, message))
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(Problem(line, message))
 
     def _line(self, table: str, index: int, key: str | None = None) -> int | None:
-        """Find a key's line by a second scan: tomllib keeps no positions."""
-        if len(self.problems) >= MOST_PROBLEMS:
-            return None
-        header = re.compile(r"\s*\[\[?\s*([\w.-]+)\s*\]\]?\s*(#.*)?$")
-        current, seen = "", {"": 1}
-        start = None
-        for number, line in enumerate(self.lines, start=1):
-            if match := header.match(line):
-                current = match[1]
-                seen[current] = seen.get(current, 0) + 1
-                if current == table and seen[current] == index + 1:
-                    start = number
-                continue
-            here = current == table and seen.get(current, 0) == index + 1
-            if key and here and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*[.=]", line):
-                return number
-        if key and table and start is None:  # written as an inline table at the top
-            return self._line("", 0, table)
-        return start
+        return self._lines.of(table, index, key)
+
+
+def brief(value: Any) -> str:
+    """Return a value as a message shows it; nobody reads the whole of a long one."""
+    return _BRIEF.repr(value)
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 80
 
 
 def _fault(key: str, value: Any, rule: _Key) -> str | None:
@@ -599,11 +599,11 @@ def _fault(key: str, value: Any, rule: _Key) -> str | None:
             ]
             for kind in rule.kinds
         )
-        return f"'{key}' must be {wanted}, not {value!r}"
+        return f"'{key}' must be {wanted}, not {brief(value)}"
     if value in rule.later:
         return f"'{value}' is a known {key} that is not built yet; use {', '.join(rule.choices)}"
     if rule.choices and value not in rule.choices:
-        return f"'{key}' must be one of {', '.join(rule.choices)}, not {value!r}"
+        return f"'{key}' must be one of {', '.join(rule.choices)}, not {brief(value)}"
     if isinstance(value, str) and not value.strip():
         return f"'{key}' is blank"
     if isinstance(value, str):

@@ -7,7 +7,6 @@ saved, and nothing is lost.
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import F
 
 from runs.domain.drafts import HEAD, toml_of, with_slug
+from runs.domain.filetext import MOST_CHARACTERS, Unreadable, read_toml, unseen
 from runs.domain.plan import (
     LONGEST_SLUG,
     ExperimentSpec,
@@ -35,7 +35,7 @@ from runs.services.naming import check_names
 from runs.services.offering import suite_choices
 from workbench.trail import record_event
 
-LARGEST_BYTES = 256 * 1024
+LARGEST_BYTES = MOST_CHARACTERS
 UNNAMED = "draft"
 
 
@@ -92,7 +92,7 @@ def file_text(content: bytes | str) -> str:
     """Return an experiment file that came by web as text with plain line ends.
 
     Raises:
-        UnreadableFile: it is too large, no UTF-8 or holds a NUL.
+        UnreadableFile: it is too large, no UTF-8, or holds characters that nobody sees.
     """
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     if len(data) > LARGEST_BYTES:
@@ -108,6 +108,12 @@ def file_text(content: bytes | str) -> str:
     if "\0" in text:
         raise UnreadableFile("the file holds a NUL character; it isn't plain text")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if found := unseen(text):
+        line, point = found
+        raise UnreadableFile(
+            f"line {line} holds {point}, a character that nobody sees or that changes what is "
+            "seen; remove it"
+        )
     return text if text.endswith("\n") else text + "\n"
 
 
@@ -300,8 +306,8 @@ def _create(*, toml: str, author: Any, at: datetime, verb: str, reason: str) -> 
 def _slug_in(toml: str) -> str:
     """Return the file's slug, or an empty text where it has none that could be used."""
     try:
-        found = tomllib.loads(toml).get("slug", "")
-    except (tomllib.TOMLDecodeError, RecursionError):
+        found = read_toml(toml).get("slug", "")
+    except Unreadable:
         return ""
     return "" if slug_fault(found) else str(found)
 

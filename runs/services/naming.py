@@ -7,12 +7,13 @@ an address of its author's, or read files.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 from runs.domain.drafts import EndpointChoice
+from runs.domain.filetext import MOST_PROBLEMS, read_toml
 from runs.domain.plan import InvalidExperiment, Problem, line_of, named_in
 from runs.domain.suites import SUITE_NAMES
 from runs.services.offering import endpoint_choices, library_choices, suite_choices
@@ -34,9 +35,10 @@ def check_names(*, text: str, path: str, trusted: bool = True) -> None:
     Raises:
         InvalidExperiment: naming each place by line, and its fix.
     """
-    problems = [*_suites(text, trusted=trusted), *_libraries(text, trusted=trusted)]
+    named = [_suites(text, trusted=trusted), _libraries(text, trusted=trusted)]
     if not trusted:
-        problems += _endpoints(text)
+        named.append(_endpoints(text))
+    problems = list(islice(chain.from_iterable(named), MOST_PROBLEMS))
     if problems:
         raise InvalidExperiment(path, sorted(problems, key=lambda p: p.line or 0))
 
@@ -46,27 +48,32 @@ def _suites(text: str, *, trusted: bool) -> Iterator[Problem]:
     here = {one.name for one in suite_choices({source for source, _ in named})}
     if trusted:  # one whose package is missing is told by name when it is loaded
         here |= set(SUITE_NAMES)
+    known = ""
     for source, line in named:
         if source in here:
             continue
         if not trusted:
+            known = known or ", ".join(one.name for one in suite_choices())
             yield Problem(
                 line,
                 f"there is no suite {source!r} here; upload the tasks first, or choose one of "
-                f"{', '.join(one.name for one in suite_choices())}",
+                f"{known}",
             )
         elif not Path(source).exists():
             yield Problem(line, str(UnknownSource(source)))
 
 
 def _libraries(text: str, *, trusted: bool) -> Iterator[Problem]:
+    found: set[str] = set()
+    known = ""
     for slug, line in named_in(text, table="cell", key="library"):
-        if slug in POOLS:  # imported when the experiment is prepared
+        if slug in POOLS or slug in found:  # pools are imported when the experiment is prepared
             continue
         try:
             current_library(slug)
+            found.add(slug)
         except LibraryMissing as error:
-            known = ", ".join(one.name for one in library_choices())
+            known = known or ", ".join(one.name for one in library_choices())
             here = f"there is no library '{slug}' here; upload it first, or choose one of {known}"
             yield Problem(line, str(error) if trusted else here)
         except LibraryQuarantined as error:
@@ -83,7 +90,7 @@ def _endpoints(text: str) -> Iterator[Problem]:
         )
         return
     by_url = {plain_url(choice.base_url): choice for choice in choices}
-    for index, model in enumerate(tomllib.loads(text)["model"]):
+    for index, model in enumerate(read_toml(text)["model"]):
         choice = by_url.get(plain_url(model["base_url"]))
         if choice is None:
             offered = ", ".join(f"{one.name} ({one.base_url})" for one in choices)
