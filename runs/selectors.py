@@ -7,11 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.fields.json import KT
 from django.db.models.functions import Left, Length
 
-from runs.domain.tasks import Kind
+from runs.domain.tasks import IMPORTED_KIND, Kind
 from runs.models import (
     Benchmark,
     Cell,
@@ -138,9 +138,13 @@ class SuiteRecord:
 
 
 def newest_benchmarks() -> QuerySet[Benchmark]:
-    """Return the newest version of each stored suite."""
+    """Return the newest version of each stored suite; tasks of pushed runs are none."""
     newer = Benchmark.objects.filter(slug=OuterRef("slug"), number__gt=OuterRef("number"))
-    return Benchmark.objects.filter(~Exists(newer))
+    # All of a benchmark's tasks came with runs, or none did: one of them is looked at.
+    kind = Task.objects.filter(benchmark=OuterRef("pk")).order_by("benchmark", "key")
+    return Benchmark.objects.annotate(kind=Subquery(kind.values("kind")[:1])).filter(
+        ~Exists(newer), ~Q(kind=IMPORTED_KIND)
+    )
 
 
 def benchmark_version(slug: str, number: int | None = None) -> Benchmark | None:

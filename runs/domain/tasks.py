@@ -42,6 +42,11 @@ class CodeMode(StrEnum):
 IMPORTED_KIND = "imported"
 
 
+def names_imported(slug: str) -> bool:
+    """Return whether tasks that came with pushed runs are kept under such a slug."""
+    return slug == IMPORTED_KIND or slug.startswith(f"{IMPORTED_KIND}-")
+
+
 @dataclass(frozen=True)
 class TaskSpec:
     """One task as its author wrote it.

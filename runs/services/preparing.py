@@ -11,6 +11,7 @@ from django.conf import settings
 
 from runs.domain.plan import BenchmarkSpec, ExperimentSpec
 from runs.domain.suites import SUITE_NAMES, Suite, load_suite
+from runs.domain.tasks import names_imported
 from runs.models import Benchmark, Partition
 from runs.sandbox.grader import Grader, HostFailed
 from runs.selectors import runnable_benchmarks
@@ -159,6 +160,8 @@ def import_suite(*, suite: Suite, open_grader: Callable[[], Grader]) -> Benchmar
         NoIsolation: the references are code and nothing here can isolate them.
     """
     slug = slugify(suite.name) or "tasks"
+    if names_imported(slug):
+        raise NotReady([f"{slug} is kept for the tasks of pushed runs; give the file another name"])
     stored = Benchmark.objects.filter(slug=slug).order_by("-number").first()
     if stored and dict(stored.tasks.values_list("key", "sha256")) == {
         task.key: task.sha256 for task in suite.tasks

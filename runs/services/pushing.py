@@ -99,6 +99,7 @@ _LARGEST_INT = 2**31 - 1
 _TOO_MANY = f"it has more than {MOST_ROWS:,} rows; push it in parts, each under a slug of its own"
 # What a row says; where it stood in its file is no part of it.
 _FIELDS = tuple(field.name for field in fields(RunRow) if field.name != "line")
+_LONGEST_NAME, _DIGITS = 80, 8
 _LONGEST = {"task": 200, "source": 200}
 
 
@@ -429,10 +430,19 @@ def _new_experiment(push: Push, *, actor: Any, at: datetime) -> Experiment:
 
 
 def _benchmark_name(cell: Mapping[str, Any]) -> str:
-    """Return the slug under which the tasks of a cell are kept, never one of a suite."""
+    """Return the slug under which the tasks of a cell are kept, never one of a suite.
+
+    Each name has one of its own, so that C++ and C# aren't taken for one benchmark: what a slug
+    can't say of the name is in a hash, behind two hyphens, which no slug of a name has.
+    """
     name = cell.get("benchmark")
-    named = slugify(name)[:80] if isinstance(name, str) else ""
-    return f"{IMPORTED}-{named}" if named else IMPORTED
+    if name is None:
+        return IMPORTED
+    named = slugify(name) if isinstance(name, str) else ""
+    if named and named == name and len(named) <= _LONGEST_NAME:
+        return f"{IMPORTED}-{named}"
+    digest = sha256_of(name)[:_DIGITS]
+    return "-".join(part for part in (IMPORTED, named[:_LONGEST_NAME], f"-{digest}") if part)
 
 
 def _by_benchmark(push: Push) -> Iterator[tuple[CellRows, Benchmark]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +26,7 @@ from runs.api import run_rows
 from runs.domain.plan import from_json
 from runs.domain.report import build_report
 from runs.domain.rows import BadRows, UnmatchedReplicates, notices_of, pair_rows, read_jsonl
+from runs.domain.suites import Suite
 from runs.models import (
     Attempt,
     Benchmark,
@@ -40,14 +42,17 @@ from runs.models import (
     PairArm,
     Task,
 )
+from runs.selectors import newest_benchmarks
 from runs.services import handing_in, lifecycle, pushing, reporting
 from runs.services.handing_in import perform_push
 from runs.services.lifecycle import WrongStatus
+from runs.services.preparing import NotReady, import_suite
 from runs.services.pushing import BadPush, OtherContent, read_push, store_push
 from runs.services.reporting import inputs_of, report_of
 from tests.factories import NOW, make_experiment, make_user
 from tests.htmlchecks import faults_of
 from workbench.jobs import perform
+from workbench.kernel.identity import sha256_of
 from workbench.kernel.roles import Role
 from workbench.models import Job
 
@@ -253,6 +258,46 @@ def test_tasks_are_shared_by_pushes_and_never_pass_for_a_suites() -> None:
     pushed([{**row, "cell": {**cell, "k": 5}} for row in ROWS], "two")
     assert Task.objects.count() == 3
     assert {task.benchmark.slug for task in Task.objects.all()} == {"imported-starter"}
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("C++", "C#"),  # both "c"
+        ("数学", "代码"),  # both nothing
+        ("Numbers", "numbers"),
+        ("", "数学"),
+        (None, ""),
+        ("c", "C"),
+        (5, "5"),
+        ("x" * 81, "x" * 82),
+        ("c", "c-" + sha256_of("c")[:8]),
+    ],
+)
+def test_benchmarks_of_two_names_keep_their_tasks_apart(one: Any, other: Any) -> None:
+    """Two benchmarks each have a task 1 with a prompt of its own: both are taken."""
+    rows = [
+        {"task": "1", "arm": arm, "outcome": 1, "prompt": f"in {name!r}", "cell": said}
+        for name in (one, other)
+        for said in ({"benchmark": name, "n": repr(name)},)
+        for arm in ("SE", "SD")
+    ]
+    experiment = pushed(rows, "both")
+    assert len(report_of(experiment)["cells"]) == 2
+    prompts = dict(Task.objects.values_list("benchmark__slug", "prompt"))
+    assert sorted(prompts.values()) == sorted((f"in {one!r}", f"in {other!r}"))
+    assert all(re.fullmatch("imported(-[-a-z0-9_]+)?", slug) for slug in prompts)
+    assert max(map(len, prompts)) <= 100
+
+
+def test_tasks_of_pushed_runs_are_no_suite(lead: Client) -> None:
+    pushed([{**row, "cell": {"benchmark": "starter"}} for row in ROWS], "one")
+    assert not newest_benchmarks().exists()
+    assert lead.get("/api/v1/suites/").json()["results"] == []
+    assert "imported-starter" not in lead.get("/suites/").content.decode()
+    suite = Suite(name="imported-starter", comparator="exact", tasks=())
+    with pytest.raises(NotReady, match="kept for the tasks of pushed runs"):
+        import_suite(suite=suite, open_grader=lambda: pytest.fail("nothing is graded"))
 
 
 # --- again ------------------------------------------------------------------------

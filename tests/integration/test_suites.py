@@ -308,6 +308,8 @@ def test_an_identical_repeat_counts_once_and_is_noted(lead: Client, grader: Grad
     [
         ({"suite": "My Suite"}, "such as my-suite"),
         ({"suite": "starter"}, "starter comes with the product"),
+        ({"suite": "imported"}, "kept for the tasks of pushed runs"),
+        ({"suite": "imported-c"}, "kept for the tasks of pushed runs"),
         ({"suite": "new"}, "choose another"),
         ({"format": "xlsx"}, "it takes own, evalplus"),
         ({"file": None}, "choose a task file"),
