@@ -1301,8 +1301,8 @@ def notes(cell: CellComparison) -> tuple[tuple[str, str], ...]:
         "failure_readings": _readings_note(cell),
         "rae_left_out": cell.complete
         and cell.rae_left_out.pairs
-        and f"No RAE is over {cell.rae_left_out.pairs} of the {_plural(cell.n_compared, 'pair')} of "
-        f"won and lost: a run without skills has no result ({_reasons(cell.rae_left_out)}).",
+        and f"No RAE is over {cell.rae_left_out.pairs} of the {_plural(cell.n_compared, 'pair')} "
+        f"of won and lost: a run without skills has no result ({_reasons(cell.rae_left_out)}).",
         "changed_tasks": cell.changed_tasks
         and f"Of other content in B than in A, and left out: "
         f"{_plural(len(cell.changed_tasks), 'task')}.",
