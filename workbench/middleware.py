@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
+from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
 from django.template.defaultfilters import filesizeformat
 
 from workbench.kernel.api import error_body
 from workbench.kernel.pages import render_page
+from workbench.kernel.roles import CLOSED, role_of
 from workbench.kernel.uploads import largest_body_of, length_of
 
 NUL = "\0"
@@ -22,7 +25,11 @@ API = "/api/"
 # every reader wait for whoever is writing.
 REFRESH_AFTER_S = 600
 
+# Of a form from somebody who isn't signed in.
+STRANGERS_BYTES = 64 * 1024
+
 Handler = Callable[[HttpRequest], HttpResponse]
+View = Callable[..., HttpResponse]
 
 
 @dataclass(frozen=True)
@@ -68,16 +75,11 @@ def _is_within(address: str, networks: Sequence[IPv4Network | IPv6Network]) -> b
 
 
 def refuse_nul(get_response: Handler) -> Handler:
-    """Answer 400 to a NUL in path, query or form: no name holds one, and PostgreSQL stores none."""
+    """Answer 400 to a NUL in path or query: no name holds one, and PostgreSQL stores none."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
-        texts = [request.path_info, *request.GET, *_values(request.GET)]
-        api = request.path_info.startswith(API)
-        # An endpoint reads its body itself, once it knows who sends it.
-        if request.method == "POST" and not api:
-            texts += _values(request.POST)
-        if any(NUL in text for text in texts):
-            if api:
+        if any(NUL in text for text in (request.path_info, *request.GET, *_values(request.GET))):
+            if request.path_info.startswith(API):
                 return JsonResponse(error_body("unreadable", NUL_REFUSED), status=400)
             return HttpResponseBadRequest(NUL_REFUSED)
         return get_response(request)
@@ -85,28 +87,66 @@ def refuse_nul(get_response: Handler) -> Handler:
     return middleware
 
 
-def refuse_oversize(get_response: Handler) -> Handler:
-    """Answer 413 to a page's form that is longer than the page takes, before any of it is kept.
+class _BeforeTheView:
+    """A middleware whose look comes once the view is known and nothing of the body was read.
 
-    Reading a form stores its files, and whoever sends one isn't known yet. Endpoints see to
-    theirs themselves.
+    They stand between the look at who is signed in and the check of the form's token, which
+    is the first to read a body.
     """
 
-    def middleware(request: HttpRequest) -> HttpResponse:
+    def __init__(self, get_response: Handler) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self.get_response(request)
+
+
+class CloseToRoles(_BeforeTheView):
+    """Answer 403 to roles that a page is closed to, whatever the method: it tells of none."""
+
+    def process_view(self, request: HttpRequest, view: View, *_: Any) -> None:
+        """Raise PermissionDenied unless the view is for the person's role, or for everybody."""
+        roles = getattr(view, "roles", None)
+        if roles is not None and role_of(request.user) not in roles:
+            raise PermissionDenied(CLOSED)
+
+
+class RefuseOversize(_BeforeTheView):
+    """Answer 413 to a form that is longer than the page takes, before any of it is kept.
+
+    Reading a form stores its files. Who isn't signed in has names, passwords and tokens to
+    send, and no file. Endpoints see to theirs themselves.
+    """
+
+    def process_view(self, request: HttpRequest, view: View, *_: Any) -> HttpResponse | None:
+        """Return the refusal, or None for what may be read."""
         length = length_of(request)
-        if length <= settings.DATA_UPLOAD_MAX_MEMORY_SIZE or request.path_info.startswith(API):
-            return get_response(request)
-        largest = largest_body_of(request)
+        if length <= STRANGERS_BYTES or request.path_info.startswith(API):
+            return None
+        signed_in = request.user.is_authenticated
+        largest = largest_body_of(view) if signed_in else STRANGERS_BYTES
         if length <= largest:
-            return get_response(request)
+            return None
         # A browser shows no answer before it has sent all; what is near the limit is thrown away.
-        if length <= 2 * largest:
+        if signed_in and length <= 2 * largest:
             while request.read(64 * 1024):
                 pass
         page = TooLargePage(filesizeformat(length), filesizeformat(largest), request.path)
         return render_page(request, "413.html", page, status=413)
 
-    return middleware
+
+class RefuseNulInForms(_BeforeTheView):
+    """Answer 400 to a NUL in a page's form; an endpoint reads its body itself."""
+
+    def process_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
+        """Return the refusal, or None for a form without one."""
+        if request.method != "POST" or request.path_info.startswith(API):
+            return None
+        return (
+            HttpResponseBadRequest(NUL_REFUSED)
+            if any(NUL in text for text in _values(request.POST))
+            else None
+        )
 
 
 def no_store(get_response: Handler) -> Handler:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from django.contrib.sessions.models import Session
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.core.handlers.wsgi import WSGIRequest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
@@ -147,3 +149,52 @@ def test_who_is_not_signed_in_has_no_session() -> None:
     client = Client()
     assert writes(client, "/sign-in/", "/health/") == []
     assert not Session.objects.exists()
+
+
+# --- what is read of whom -------------------------------------------------------
+
+
+@pytest.mark.parametrize("who", ["nobody", "annotator", "lead"])
+@pytest.mark.parametrize("url", ["/experiments/push/", "/suites/new/", "/libraries/new/"])
+def test_a_file_is_read_only_from_whom_the_page_is_open_to(
+    url: str, who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    load = WSGIRequest._load_post_and_files
+
+    def loaded(self: WSGIRequest) -> None:
+        read.append(self.path)
+        load(self)
+
+    monkeypatch.setattr(WSGIRequest, "_load_post_and_files", loaded)
+    client = Client(enforce_csrf_checks=True, raise_request_exception=False)
+    if who != "nobody":
+        client.force_login(make_user("ann", Role(who)))
+    file = SimpleUploadedFile("x.csv", b"x" * 2_000_000)
+    response = client.post(url, {"file": file})
+    if who == "nobody":
+        assert response.status_code == 302
+        assert response["Location"].startswith("/sign-in/?next=")
+    else:
+        assert response.status_code == 403
+    # The lead's form is read for its token, which it lacks.
+    assert bool(read) == (who == "lead")
+
+
+def test_a_stranger_may_send_no_more_than_names_and_passwords(lead: Client) -> None:
+    long = {"username": "a", "password": "x" * middleware.STRANGERS_BYTES}
+    for url in ("/sign-in/", "/theme/", "/invite/unknown/", "/reset/unknown/"):
+        response = Client().post(url, long)
+        assert (response.status_code, response["Cache-Control"]) == (413, "no-store"), url
+    short = {"username": "a", "password": "x" * 1_000}
+    assert Client().post("/sign-in/", short).status_code == 200
+    assert lead.post("/theme/", {"theme": "dark", "next": "/", **long}).status_code == 302
+
+
+def test_who_has_no_form_token_is_told_so_where_they_are_signed_in(lead: Client) -> None:
+    """The order of the looks: signed in, of the right role, short enough, and then the token."""
+    client = Client(enforce_csrf_checks=True, raise_request_exception=False)
+    assert client.post("/account/email/", {"email": ""}).status_code == 302
+    assert client.post("/sign-in/", {"username": "a"}).status_code == 403
+    client.cookies = lead.cookies
+    assert client.post("/account/email/", {"email": ""}).status_code == 403

@@ -52,20 +52,29 @@ def is_unblinded(user: Any) -> bool:
     return role_of(user) in UNBLINDED
 
 
-def unblinded_only(view: View) -> View:
-    """Close ``view`` to everyone but leads and admins.
+def only_for(*roles: Role) -> Callable[[View], View]:
+    """Return what closes a view to everyone but ``roles``.
 
-    Raises:
-        PermissionDenied: when the view is called by anyone else.
+    The middleware reads ``roles`` off the view and turns others away before the method and
+    the body are looked at; the view refuses them once more, wherever it is called from.
     """
 
-    @wraps(view)
-    def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        if not is_unblinded(request.user):
-            raise PermissionDenied(CLOSED)
-        return view(request, *args, **kwargs)
+    def close(view: View) -> View:
+        @wraps(view)
+        def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+            if role_of(request.user) not in roles:
+                raise PermissionDenied(CLOSED)
+            return view(request, *args, **kwargs)
 
-    return guarded
+        guarded.roles = roles  # type: ignore[attr-defined]
+        return guarded
+
+    return close
+
+
+def unblinded_only(view: View) -> View:
+    """Close ``view`` to everyone but leads and admins."""
+    return only_for(*UNBLINDED)(view)
 
 
 class UnblindedOnly(BasePermission):

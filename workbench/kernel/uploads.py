@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from django.conf import settings
 from django.http import HttpRequest
-from django.urls import Resolver404, resolve
 
 # What a form has beside its file: other fields, boundaries, the file's name.
 FORM_BYTES = 64 * 1024
@@ -34,10 +33,6 @@ def length_of(request: HttpRequest) -> int:
     return int(text[:19]) if text.isascii() and text.isdigit() else 0
 
 
-def largest_body_of(request: HttpRequest) -> int:
-    """Return how many bytes the body may have at the page that is asked for."""
-    try:
-        view = resolve(request.path_info).func
-    except Resolver404:
-        return settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+def largest_body_of(view: Callable[..., Any]) -> int:
+    """Return how many bytes the body may have that a page is sent."""
     return int(getattr(view, "largest_body", settings.DATA_UPLOAD_MAX_MEMORY_SIZE))

@@ -9,7 +9,6 @@ from uuid import UUID
 
 from django.conf import settings
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -19,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from workbench.kernel.leases import LeaseState
 from workbench.kernel.lists import BadListQuery, page_of
 from workbench.kernel.pages import render_page, utc
-from workbench.kernel.roles import CLOSED, Role, role_of, unblinded_only
+from workbench.kernel.roles import Role, only_for, role_of, unblinded_only
 from workbench.mail import mail_is_on
 from workbench.models import Delivery, Notice, Webhook
 from workbench.notices import (
@@ -236,15 +235,10 @@ _STATES = {
 }
 
 
-def _admins_only(request: HttpRequest) -> None:
-    if role_of(request.user) is not Role.ADMIN:
-        raise PermissionDenied(CLOSED)
-
-
 @require_http_methods(["GET", "HEAD", "POST"])
+@only_for(Role.ADMIN)
 def webhooks(request: HttpRequest) -> HttpResponse:
     """Show the webhooks; a POST adds one."""
-    _admins_only(request)
     if request.method != "POST":
         return _webhooks_page(request)
     url = request.POST.get("url", "").strip()
@@ -319,9 +313,9 @@ def _delivery_row(delivery: Delivery) -> DeliveryRow:
 
 
 @require_POST
+@only_for(Role.ADMIN)
 def webhook_remove(request: HttpRequest, uid: UUID) -> HttpResponse:
     """Tell a webhook nothing more."""
-    _admins_only(request)
     try:
         remove_webhook(uid=uid, actor=request.user, at=timezone.now())
     except WebhookMissing as error:
@@ -331,9 +325,9 @@ def webhook_remove(request: HttpRequest, uid: UUID) -> HttpResponse:
 
 
 @require_POST
+@only_for(Role.ADMIN)
 def webhook_test(request: HttpRequest, uid: UUID) -> HttpResponse:
     """Send a webhook a test."""
-    _admins_only(request)
     try:
         took, answer = try_webhook(uid=uid, actor=request.user, at=timezone.now())
     except WebhookMissing as error:

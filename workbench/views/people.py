@@ -21,7 +21,7 @@ from workbench.accounts import PEOPLE, Invitee, PersonState
 from workbench.kernel.forms import Fault, posted
 from workbench.kernel.lists import BadListQuery, page_of
 from workbench.kernel.pages import render_page, utc
-from workbench.kernel.roles import CLOSED, Role, role_of, unblinded_only
+from workbench.kernel.roles import CLOSED, Role, only_for, role_of, unblinded_only
 from workbench.mail import mail_is_on
 from workbench.models import LinkPurpose
 from workbench.views.links import show_links
@@ -324,10 +324,9 @@ def _acts_on_person(*roles: Role) -> Callable[[Action], Callable[..., HttpRespon
     """Return what makes a view of an action: by POST, for ``roles``, on one person."""
 
     def made(action: Action) -> Callable[..., HttpResponse]:
+        @only_for(*roles)
         @wraps(action)
         def view(request: HttpRequest, name: str) -> HttpResponse:
-            if role_of(request.user) not in roles:
-                raise PermissionDenied(CLOSED)
             user = _person_or_404(name)
             try:
                 return action(request, user)
