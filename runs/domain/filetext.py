@@ -19,7 +19,7 @@ from typing import Any
 MOST_CHARACTERS = 256 * 1024
 MOST_LINES = 3_000
 LONGEST_LINE = 20_000
-MOST_DOTS = 8
+MOST_DOTS = 4
 DEEPEST = 8
 MOST_VALUES = 10_000
 LONGEST_WORD = 200
@@ -148,8 +148,9 @@ def _read(text: str) -> tuple[dict[str, Any], tuple[Problem, ...]]:
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        line = re.search(r"at line (\d+)", str(error))
-        return {}, (Problem(int(line[1]) if line else None, f"not valid TOML: {error}"),)
+        found = re.search(r"at line (\d+)", str(error))
+        line = int(found[1]) if found else text.count("\n") + (not text.endswith("\n"))
+        return {}, (Problem(line or 1, f"not valid TOML: {error}"),)
     problems = []
     for problem in _wrong_values(data, lines_of(text)):
         problems.append(problem)
@@ -204,7 +205,7 @@ def _wrong_values(data: Mapping[str, Any], lines: Lines) -> Iterator[Problem]:
                     for message in _faults_in({key: inner}):
                         yield Problem(lines.of(name, index, key), message)
             else:
-                for message in _faults_in({name: table}):
+                for message in _faults_in(table):
                     yield Problem(lines.of("", 0, name), message)
         for message in _text_faults(name):
             yield Problem(lines.of("", 0, name), message)

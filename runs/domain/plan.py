@@ -390,7 +390,8 @@ class _Reader:
         preset = top.get("preset", "default")
         budget = self._table(self._mapping(data, "budget"), _BUDGET, "budget")
         analysis = self._table(self._mapping(data, "analysis"), _ANALYSIS, "analysis")
-        models = [self._model(t, i) for i, t in enumerate(self._tables(data, "model"))]
+        given = self._tables(data, "model")
+        models = [self._model(t, i) for i, t in enumerate(given)]
         benchmarks = [self._benchmark(t, i) for i, t in enumerate(self._tables(data, "benchmark"))]
         cells = [
             cell
@@ -402,7 +403,9 @@ class _Reader:
             "model", [(m.id, m.endpoint) if m.id and m.base_url else None for m in models]
         )
         self._no_repeats("benchmark", [one if one.suite else None for one in benchmarks])
-        if "cost" in budget and any(None in (m.price_in, m.price_out) for m in models):
+        if "cost" in budget and any(
+            not {"price_in", "price_out"} <= table.keys() for table in given
+        ):
             self._problem(
                 self._line("budget", 0, "cost"),
                 "a cost budget needs price_in and price_out of every model",

@@ -172,7 +172,8 @@ class TaskStream:
         format: Format | None = None,
         limits: LineLimits | None = None,
     ) -> None:
-        self._reader = _Reader(path=path, format=format, limits=limits or LineLimits(MAX_LINE_BYTES))
+        limits = limits or LineLimits(MAX_LINE_BYTES)
+        self._reader = _Reader(path=path, format=format, limits=limits)
         self._lines = lines
         self.conflicting: set[str] = set()
 
