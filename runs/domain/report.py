@@ -87,6 +87,19 @@ FAILURES: Mapping[str, str] = MappingProxyType(
 )
 
 
+# What every reader must be told, as it also stands in the rows of an export.
+DEMONSTRATION = "demonstration model"
+CHECKED_UNSANDBOXED = "answers were checked unsandboxed"
+IN_PROCESS = "checked in the program's own process, where a pass can be forged"
+BEING_GRADED_AGAIN = "being graded again: the grades of some answers are of before, others new"
+CANCELLED = "cancelled before its end: what had not run by then never will"
+
+
+def refused(model: str, parameters: Iterable[str]) -> str:
+    """Return the notice that a model's endpoint refused some parameters."""
+    return f"{model}: the endpoint refused {', '.join(sorted(parameters))}"
+
+
 @dataclass(frozen=True)
 class PairRecord:
     """One pair as the report sees it.

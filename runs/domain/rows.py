@@ -21,7 +21,7 @@ from typing import Any
 
 from runs.domain.intervals import TaskMeans
 from runs.domain.render import unguarded
-from runs.domain.report import CellRecord, Failure, PairRecord
+from runs.domain.report import CANCELLED, DEMONSTRATION, CellRecord, Failure, PairRecord
 
 
 class Arm(StrEnum):
@@ -70,6 +70,7 @@ class RunRow:
     prompt: str | None = None
     answer: str | None = None
     queries: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,11 @@ class UnmatchedReplicates(ValueError):
             f"({shown}{more}). Give every run a number in the column replicate."
         )
         self.counts = tuple(counts)
+
+
+# Of each list in a notice at most so many are named.
+NAMED = 20
+MOST_NOTICES, LONGEST_NOTICE = 50, 500
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -267,12 +273,16 @@ class Pairing:
         conflicts: (task, arm, replicate) with rows that contradict each other.
         unpaired: (task, replicate) with runs of one arm only.
         repeated: how many identical repeats were dropped.
+        said: what the rows themselves say that every reader must be told.
+        cancelled: all of them are of an experiment that was cancelled.
     """
 
     cells: tuple[CellRecord, ...]
     conflicts: tuple[tuple[str, str, int], ...]
     unpaired: tuple[tuple[str, int], ...]
     repeated: int
+    said: tuple[str, ...] = ()
+    cancelled: bool = False
 
 
 def pair_rows(*, rows: Iterable[RunRow]) -> Pairing:
@@ -291,6 +301,7 @@ def pair_rows(*, rows: Iterable[RunRow]) -> Pairing:
 def pairing_of(matched: MatchedRows) -> Pairing:
     """Return the cells as the report takes them, and what is left out of them."""
     pairs = [pair for cell in matched.cells for pair in cell.pairs]
+    rows = [row for pair in pairs for row in (*pair.se, *pair.sd)]
     return Pairing(
         cells=tuple(
             CellRecord(cell.descriptor, tuple(map(_pair, cell.pairs))) for cell in matched.cells
@@ -303,10 +314,32 @@ def pairing_of(matched: MatchedRows) -> Pairing:
         ),
         unpaired=tuple((pair.task, pair.replicate) for pair in pairs if not (pair.se and pair.sd)),
         repeated=matched.repeated,
+        said=tuple(_said(rows)),
+        cancelled=bool(rows) and all(CANCELLED in row.notices for row in rows),
     )
 
 
-NAMED = 20
+def _said(rows: Sequence[RunRow]) -> Iterator[str]:
+    """Yield each notice of the rows, with the tasks where it isn't said of all of them."""
+    tasks: dict[str, set[str]] = {}
+    counted: Counter[str] = Counter()
+    for row in rows:
+        for notice in set(row.notices):
+            counted[notice] += 1
+            tasks.setdefault(notice, set()).add(row.task)
+    listed = sorted(counted.items())
+    for notice, number in listed[:MOST_NOTICES]:
+        if number == len(rows) or notice == DEMONSTRATION:
+            yield notice
+        else:
+            yield f"{notice}: {_named(sorted(tasks[notice]))}"
+    if len(listed) > MOST_NOTICES:
+        yield f"notices of rows that are not listed here: {len(listed) - MOST_NOTICES}"
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def notices_of(*, ignored: Sequence[str], pairing: Pairing) -> list[str]:
@@ -322,11 +355,8 @@ def notices_of(*, ignored: Sequence[str], pairing: Pairing) -> list[str]:
             [f"{task} replicate {n}" for task, n in pairing.unpaired],
         ),
     )
-    notices = ["runs that were made elsewhere"]
-    for what, names in listed:
-        if names:
-            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            notices.append(f"{what}: {', '.join(names[:NAMED])}{more}")
+    notices = ["runs that were made elsewhere", *pairing.said]
+    notices += [f"{what}: {_named(names)}" for what, names in listed if names]
     if pairing.repeated:
         notices.append(f"identical rows that were counted once: {pairing.repeated}")
     return notices
@@ -473,6 +503,18 @@ def _queries(value: Any) -> tuple[str, ...]:
         raise ValueError("a list of search texts is expected") from None
 
 
+def _notices(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) and value and not value.lstrip().startswith("["):
+        value = [value]
+    try:
+        found = _skills(value)
+    except ValueError:
+        raise ValueError("a list of texts is expected") from None
+    if len(found) > NAMED or any(len(text) > LONGEST_NOTICE for text in found):
+        raise ValueError(f"at most {NAMED} texts of at most {LONGEST_NOTICE} characters")
+    return found
+
+
 def _cell(value: Any) -> dict[str, Any]:
     if value is None or value == "":
         return {}
@@ -524,6 +566,7 @@ _PARSERS = {
     "prompt": _text,
     "answer": _text,
     "queries": _queries,
+    "notices": _notices,
 }
 
 

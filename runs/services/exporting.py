@@ -19,15 +19,43 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db.models import QuerySet
+from django.db.models.fields.json import KT
 from django.urls import reverse
 from django.utils import timezone
 
 from runs.domain.checking import Verdict
+from runs.domain.plan import EMBEDDED
+from runs.domain.report import (
+    BEING_GRADED_AGAIN,
+    CANCELLED,
+    CHECKED_UNSANDBOXED,
+    DEMONSTRATION,
+    IN_PROCESS,
+    FailurePolicy,
+    PairRecord,
+    refused,
+    transition_of,
+)
 from runs.domain.report import Failure as NoResult
-from runs.domain.report import FailurePolicy, PairRecord, transition_of
-from runs.models import Arm, Attempt, Cell, Experiment, Failure, Grade, Pair, PairArm
+from runs.models import (
+    Arm,
+    Attempt,
+    Cell,
+    Experiment,
+    ExperimentStatus,
+    Failure,
+    Grade,
+    Pair,
+    PairArm,
+)
 from runs.selectors import cells_of
-from runs.services.reporting import descriptor_of, is_being_pushed, pair_records
+from runs.services.reporting import (
+    UNSANDBOXED,
+    descriptor_of,
+    is_being_pushed,
+    json_texts,
+    pair_records,
+)
 from runs.services.writing import FORMATS, Column, Row, write_file
 from workbench.jobs import Handle, JobFailed, JobMissing, job_by_uid, request_job
 from workbench.kernel.lists import Filter, Listing
@@ -329,6 +357,7 @@ RUN_COLUMNS = (
     Column("duration_s", "float"),
     Column("error_class", "text"),
     Column("source", "text"),
+    Column("notices", "json"),
     Column("experiment", "text"),
     Column("pair", "text"),
     Column("execution", "text"),
@@ -417,6 +446,8 @@ class _Recorded:
     source: str = ""
     score: float | None = None
     error_class: str | None = None
+    notices: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
     verdict: str | None = None
     tier: str | None = None
 
@@ -480,6 +511,7 @@ def _run_row(
         "duration_s": run.latency_s,
         "error_class": (run.error_class if own else None) or failure,
         "source": run.source or cell.experiment.slug,
+        "notices": _notices(cell, record, run),
         "experiment": cell.experiment.slug,
         "pair": record.pair,
         "execution": str(execution),
@@ -487,6 +519,20 @@ def _run_row(
         "tier": run.tier,
         "attempts": run.attempts,
     }
+
+
+def _notices(cell: Cell, record: PairRecord, run: _Recorded) -> list[str]:
+    """Return what a report made of this row must go on telling its readers."""
+    experiment, model = cell.experiment, cell.treatment.spec.get("model") or ""
+    said = {
+        DEMONSTRATION: cell.treatment.spec.get("endpoint") == EMBEDDED,
+        CHECKED_UNSANDBOXED: run.tier == UNSANDBOXED,
+        IN_PROCESS: record.in_process,
+        refused(model, run.dropped): bool(run.dropped),
+        CANCELLED: experiment.status == ExperimentStatus.CANCELLED,
+        BEING_GRADED_AGAIN: experiment.regrading_since is not None,
+    }
+    return list(dict.fromkeys([*run.notices, *(notice for notice, holds in said.items() if holds)]))
 
 
 def _recorded(executions: Sequence[int]) -> dict[int, _Recorded]:
@@ -506,9 +552,10 @@ def _recorded(executions: Sequence[int]) -> dict[int, _Recorded]:
     ).values_list(
         *("pk", "execution", "number", "failure", "retrieved", "returned_ids"),
         *("tokens_in", "tokens_out", "latency_s", "source"),
-        *("trace__row__score", "trace__row__error_class"),
+        *("trace__row__score", "trace__row__error_class", "trace__row__notices"),
+        KT("trace__dropped_parameters"),
     ):
-        tokens_in, tokens_out, latency_s, source, score, error_class = numbers
+        tokens_in, tokens_out, latency_s, source, score, error_class, notices, dropped = numbers
         contradicting = failure == Failure.CONFLICT
         verdict, tier = grades.get(pk, (None, None))
         found[execution] = _Recorded(
@@ -521,6 +568,8 @@ def _recorded(executions: Sequence[int]) -> dict[int, _Recorded]:
             source=source,
             score=None if contradicting else score,
             error_class=error_class,
+            notices=tuple(notices or ()),
+            dropped=() if failure else json_texts(dropped),
             verdict=verdict,
             tier=tier,
         )

@@ -393,6 +393,7 @@ def _plain(row: RunRow) -> dict[str, Any]:
         **{name: getattr(row, name) for name in _FIELDS},
         "skill_ids": list(row.skill_ids),
         "queries": list(row.queries),
+        "notices": list(row.notices),
         "cell": dict(row.cell),
     }
 

@@ -16,7 +16,17 @@ from django.db.models.functions import Cast
 
 from runs.domain.checking import Verdict
 from runs.domain.plan import arm_from_json, from_json
-from runs.domain.report import SCHEMA, CellRecord, PairRecord, build_report
+from runs.domain.report import (
+    BEING_GRADED_AGAIN,
+    CHECKED_UNSANDBOXED,
+    DEMONSTRATION,
+    IN_PROCESS,
+    SCHEMA,
+    CellRecord,
+    PairRecord,
+    build_report,
+    refused,
+)
 from runs.domain.report import Failure as NoResult
 from runs.domain.tasks import Kind
 from runs.models import (
@@ -38,9 +48,7 @@ from workbench.kernel.leases import LeaseState
 
 # Part of what a stored report is found by: raise it when the same rows give other figures.
 REPORT_VERSION = 2
-DEMONSTRATION = "demonstration model"
 BEING_PUSHED = "its runs are still being stored; there is no report before all of them are"
-BEING_GRADED_AGAIN = "being graded again: the grades of some answers are of before, others new"
 UNSANDBOXED = "unsandboxed"
 TASKS_NAMED = 50
 
@@ -414,14 +422,11 @@ def _notices(experiment: Experiment, evidence: Evidence) -> list[str]:
     if from_json(experiment.spec).embedded:
         notices.append(DEMONSTRATION)
     if any(run.tier == UNSANDBOXED for run in runs):
-        notices.append("answers were checked unsandboxed")
+        notices.append(CHECKED_UNSANDBOXED)
     if evidence.in_process:
         keys = sorted(evidence.in_process.values())
         more = f" and {len(keys) - TASKS_NAMED} more" if len(keys) > TASKS_NAMED else ""
-        notices.append(
-            "checked in the program's own process, where a pass can be forged: "
-            f"{', '.join(keys[:TASKS_NAMED])}{more}"
-        )
+        notices.append(f"{IN_PROCESS}: {', '.join(keys[:TASKS_NAMED])}{more}")
     contaminated = sum(run.failure == Failure.CONTAMINATED for run in runs)
     if contaminated:
         notices.append(f"contaminated runs, left out: {contaminated}")
@@ -429,9 +434,5 @@ def _notices(experiment: Experiment, evidence: Evidence) -> list[str]:
     for run in runs:
         if run.failure == Failure.NONE:
             dropped[run.model] |= run.dropped
-    notices += [
-        f"{model}: the endpoint refused {', '.join(sorted(names))}"
-        for model, names in sorted(dropped.items())
-        if names
-    ]
+    notices += [refused(model, names) for model, names in sorted(dropped.items()) if names]
     return notices

@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from runs.domain.render import csv_text, markdown
-from runs.domain.report import TERMS
+from runs.domain.report import DEMONSTRATION, TERMS
 from runs.models import Experiment, ExperimentStatus, Origin
 from runs.selectors import (
     EXPERIMENT_LISTING,
@@ -23,7 +23,7 @@ from runs.selectors import (
     pair_counts,
 )
 from runs.services import lifecycle
-from runs.services.reporting import DEMONSTRATION, is_being_pushed, report_of
+from runs.services.reporting import is_being_pushed, report_of
 from runs.services.standing import standing_report
 from runs.views.draftlist import DraftRow, draft_rows
 from runs.views.figures import COLUMNS, HEADS, UNITS, CellView, Quadrant, cell_views

@@ -16,13 +16,15 @@ from typing import Any
 
 import pytest
 from django.conf import LazySettings
+from django.core.management import call_command
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
 from runs.domain.render import unguarded
-from runs.domain.report import build_report
+from runs.domain.report import BEING_GRADED_AGAIN, CANCELLED, build_report
 from runs.domain.rows import pair_rows, read_csv, read_jsonl
+from runs.domain.tasks import Kind, TaskSpec
 from runs.models import Arm, Attempt, Execution, Experiment, ExperimentStatus, PairArm
 from runs.services import exporting
 from runs.services.exporting import (
@@ -38,14 +40,17 @@ from runs.services.pushing import read_push, store_push
 from runs.services.reporting import report_of
 from runs.services.writing import Column, Row, write_file
 from tests.factories import (
+    EMBEDDED_MODEL,
     NOW,
     cells_of,
+    execution_of,
     finished_experiment,
     make_export,
     make_user,
     record,
     record_failure,
     set_status,
+    trace,
 )
 from tests.factories import make_experiment as planned
 from tests.integration.test_push import ROWS, figures, text_of
@@ -168,6 +173,7 @@ def test_a_row_says_what_was_recorded_of_the_run() -> None:
         "duration_s": 0.5,
         "error_class": None,
         "source": "panel",
+        "notices": [],
         "experiment": "panel",
         "pair": str(pair.uid),
         "execution": of["SE"],
@@ -225,6 +231,121 @@ def test_cells_can_be_chosen() -> None:
     assert {row["cell"] for row in lines_of(path)} == {first.sha256[:12]}
     assert job.result is not None
     assert job.result["rows"] == 7
+
+
+# --- what every reader must go on being told ----------------------------------------
+
+
+def told_by(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what ``report --runs`` makes of a file, and the report of the same rows, pushed.
+
+    A run that never ended can't be pushed: its row is left out.
+    """
+    out = io.StringIO()
+    call_command("report", "--runs", str(path), "--format", "json", stdout=out)
+    if path.suffix == ".csv":
+        lines: list[str] = path.read_text().splitlines(keepends=True)
+    else:
+        rows = [row for row in lines_of(path) if row["error_class"] != "pending"]
+        lines = text_of(rows)
+    push = read_push(lines, format=path.suffix[1:], slug=f"again-{path.suffix[1:]}")
+    return json.loads(out.getvalue()), report_of(store_push(push, actor=None, at=NOW))
+
+
+@pytest.mark.parametrize("format", ["jsonl", "csv"])
+def test_notices_outlive_an_export(format: str, client: Client) -> None:
+    """Of four tasks of a demonstration one was checked unsandboxed, one in the own process.
+
+    In a third one the endpoint refused the seed in both arms.
+    """
+    tasks = [
+        TaskSpec(
+            key=f"t{number}",
+            prompt="p",
+            kind=Kind.CODE,
+            checker={"mode": "asserts", "checker_isolation": "in_process"}
+            if number == 2
+            else {"answers": []},
+        )
+        for number in range(4)
+    ]
+    experiment = planned("panel", tasks=tasks, model=EMBEDDED_MODEL)
+    first, *others = cells_of(experiment)[0].pairs.order_by("task__key")
+    for pair in others:
+        record(pair, "b", skills=("two-pointer",))
+    for arm in Arm:
+        attempt = Attempt.objects.create(
+            execution=execution_of(first, arm),
+            number=1,
+            trace=trace("x") | {"dropped_parameters": ["seed"]},
+            exposed=arm == Arm.SE,
+            invoked=False,
+            retrieved=False,
+            at=NOW,
+        )
+        Execution.objects.filter(pk=attempt.execution_id).update(state=LeaseState.DONE)
+        attempt.grades.create(
+            number=1, checker_sha256="c" * 64, verdict="pass", details={}, tier="A", at=NOW
+        )
+    for arm in Arm:
+        attempt = execution_of(others[0], arm).attempts.get()
+        attempt.grades.create(
+            **{"number": 2, "checker_sha256": "c" * 64, "details": {}, "at": NOW},
+            verdict="pass" if arm == Arm.SE else "fail",
+            tier="unsandboxed",
+        )
+    set_status(experiment, ExperimentStatus.FINISHED)
+    here = [
+        "demonstration model",
+        "answers were checked unsandboxed",
+        "checked in the program's own process, where a pass can be forged: t2",
+        "smollm2-135m: the endpoint refused seed",
+    ]
+    assert report_of(experiment)["notices"] == here
+    _, path = exported("runs", format, "panel")
+    for report in told_by(path):
+        assert report["notices"][1:5] == [
+            "answers were checked unsandboxed: t1",
+            "checked in the program's own process, where a pass can be forged: t2",
+            "demonstration model",
+            "smollm2-135m: the endpoint refused seed: t0",
+        ]
+    # Pushed and exported once more they still say so.
+    _, path = exported("runs", format, f"again-{format}")
+    again = path.rename(path.with_name(f"x.{format}"))
+    push = read_push(again.read_text().splitlines(keepends=True), format=format, slug="third")
+    third = report_of(store_push(push, actor=None, at=NOW))
+    assert third["notices"][1:5] == report["notices"][1:5]
+    client.force_login(make_user("lee", Role.LEAD))
+    assert (
+        "<strong>Demonstration model.</strong>"
+        in client.get("/experiments/third/").content.decode()
+    )
+
+
+def test_of_a_cancelled_experiment_the_export_says_so() -> None:
+    experiment = planned("panel", tasks=8)
+    for pair in cells_of(experiment)[0].pairs.order_by("task__key")[:5]:
+        record(pair, "b", skills=("two-pointer",))
+    set_status(experiment, ExperimentStatus.CANCELLED)
+    expected = report_of(experiment)
+    _, path = exported("runs", "jsonl", "panel")
+    of_file, of_push = told_by(path)
+    assert of_rows(of_file) == of_rows(expected)
+    assert of_file["cells"][0]["cancelled"]
+    assert of_file["cells"][0]["headline"] == expected["cells"][0]["headline"]
+    assert CANCELLED in of_file["notices"]
+    assert CANCELLED in of_push["notices"]
+    # Without the row's own word it would pass for one that is still running.
+    bare = [{**row, "notices": []} for row in lines_of(path)]
+    assert not pair_rows(rows=read_jsonl(text_of(bare)).rows).cancelled
+
+
+def test_rows_say_when_others_are_still_being_graded_again() -> None:
+    experiment = finished_experiment("panel", retrieved="b")
+    Experiment.objects.filter(pk=experiment.pk).update(regrading_since=NOW)
+    _, path = exported("runs", "jsonl", "panel")
+    assert {tuple(row["notices"]) for row in lines_of(path)} == {(BEING_GRADED_AGAIN,)}
 
 
 # --- pairs, attempts, the audit trail ---------------------------------------------
@@ -330,6 +451,7 @@ def test_parquet_holds_the_same_rows() -> None:
     for found, wanted in zip(table.to_pylist(), expected, strict=True):
         assert json.loads(found.pop("cell")) == wanted.pop("cell")
         assert json.loads(found.pop("skill_ids")) == wanted.pop("skill_ids")
+        assert json.loads(found.pop("notices")) == wanted.pop("notices")
         assert found == wanted
     assert job.result["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
 

@@ -196,7 +196,7 @@ def test_a_report_takes_as_many_queries_however_many_cells_there_are(
 ) -> None:
     for number, controls in enumerate((("normal",), ("normal", "schema_empty"))):
         experiment: Experiment = make_experiment(f"panel-{number}", controls=controls)
-        with django_assert_num_queries(8):
+        with django_assert_num_queries(9):
             report_of(experiment)
 
 

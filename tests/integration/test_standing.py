@@ -13,10 +13,11 @@ from django.utils import timezone
 
 from runs.domain.checking import Verdict
 from runs.domain.effects import Transition
+from runs.domain.report import BEING_GRADED_AGAIN
 from runs.models import Arm, Attempt, Execution, ExperimentStatus, Grade, Outcome, Pair
 from runs.sandbox.grader import GradeResult
 from runs.services import rescoring, standing
-from runs.services.reporting import BEING_GRADED_AGAIN, inputs_of, report_of
+from runs.services.reporting import inputs_of, report_of
 from runs.services.rescoring import rescore
 from runs.services.skill_totals import Returned, SkillTotals, count_skills
 from runs.services.standing import refresh_oldest, standing_skill_totals

@@ -105,6 +105,7 @@ def _report_of_file(path: Path, preset: str, failure_policy: str) -> dict[str, A
         preset=preset,
         failure_policy=failure_policy,
         notices=notices_of(ignored=file.ignored, pairing=pairing),
+        cancelled=pairing.cancelled,
     )
 
 

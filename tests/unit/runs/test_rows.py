@@ -20,6 +20,7 @@ from runs.domain.rows import (
     Problem,
     RunRow,
     UnmatchedReplicates,
+    notices_of,
     pair_rows,
     parse_bool,
     parse_row,
@@ -424,3 +425,36 @@ def test_every_run_seen_is_in_some_pair(drawn: list[tuple[str, str, int, bool | 
     assert {(p.task, p.replicate) for cell in found.cells for p in cell.pairs} == seen
     assert all(isinstance(cell, CellRecord) for cell in found.cells)
     build_report(experiment={}, cells=found.cells)
+
+
+# --- notices of rows ------------------------------------------------------------------------
+
+
+def test_notices_of_rows_name_the_tasks_unless_all_say_them() -> None:
+    rows = [
+        {"task": task, "arm": arm, "outcome": 1, "notices": notices}
+        for task, notices in (("a", ["x", "y"]), ("b", ["y"]))
+        for arm in ("SE", "SD")
+    ]
+    file = read_jsonl([json.dumps(row) for row in rows])
+    assert file.ignored == ()
+    pairing = pair_rows(rows=file.rows)
+    # Of four rows two say x, both of task a; all say y.
+    assert pairing.said == ("x: a", "y")
+    assert notices_of(ignored=(), pairing=pairing) == ["runs that were made elsewhere", "x: a", "y"]
+
+
+@pytest.mark.parametrize(
+    "notices", [[1], {"a": 1}, ["x" * 501], [str(number) for number in range(21)], 7]
+)
+def test_notices_are_a_short_list_of_texts(notices: Any) -> None:
+    row = {"task": "a", "arm": "SE", "notices": notices}
+    with pytest.raises(BadRows, match=r"row 1, notices: .*texts"):
+        read_jsonl([json.dumps(row)])
+
+
+def test_rows_that_differ_in_their_notices_alone_are_the_same_run() -> None:
+    row = {"task": "a", "arm": "SE", "replicate": 1, "outcome": 1}
+    file = read_jsonl([json.dumps(row), json.dumps({**row, "notices": ["x"]})])
+    pairing = pair_rows(rows=file.rows)
+    assert (pairing.repeated, pairing.conflicts) == (1, ())
