@@ -207,7 +207,7 @@ def new(request: HttpRequest) -> HttpResponse:
     """Show the ways to make an experiment; take a file, uploaded or pasted."""
     if request.method != "POST":
         return _new(request)
-    given = posted(request, "toml")
+    given = posted(request, "toml", files=("file",))
     file = request.FILES.get("file")
     content: bytes | str = file.read() if file else given["toml"]
     field = "file" if file else "toml"
@@ -522,7 +522,7 @@ def _estimate(found: DraftEstimate, draft: ExperimentDraft) -> EstimateView:
                 probed=model.probed,
                 call_rate=f"{model.call_rate:.0%}",
                 probes=tuple(
-                    f"{probe.probed} of cell {probe.cell} ({probe.name}) on {probe.benchmark}: "
+                    f"{probe.probed} pair{'s' * (probe.probed != 1)} of cell {probe.cell} ({probe.name}) on {probe.benchmark}: "
                     f"a skill returned in {probe.returned}"
                     for probe in model.probes
                 ),

@@ -237,7 +237,7 @@ def new(request: HttpRequest) -> HttpResponse:
     """Show the upload form; store what was uploaded and show what came of it."""
     if request.method != "POST":
         return _form(request, library=request.GET.get("library", ""))
-    given = posted(request, "library", "skip_invalid")
+    given = posted(request, "library", "skip_invalid", files=("file",))
     slug, skip = given["library"].strip(), bool(given["skip_invalid"])
     file = request.FILES.get("file")
     faults = []

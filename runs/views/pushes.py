@@ -48,7 +48,7 @@ def push(request: HttpRequest) -> HttpResponse:
     """Show the form; keep the rows that were handed in and show how far their storing is."""
     if request.method != "POST":
         return _form(request)
-    given = posted(request, "experiment", "preset")
+    given = posted(request, "experiment", "preset", files=("file",))
     slug, preset = given["experiment"].strip(), given["preset"] or Preset.DEFAULT.value
     file = request.FILES.get("file")
     if file is None:

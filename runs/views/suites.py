@@ -240,7 +240,7 @@ def new(request: HttpRequest) -> HttpResponse:
     """Show the upload form; check what was uploaded and lead to the job that stores it."""
     if request.method != "POST":
         return _form(request, request.GET.get("suite", ""), "")
-    given = posted(request, "suite", "format")
+    given = posted(request, "suite", "format", files=("file",))
     slug, format = given["suite"].strip(), given["format"]
     file = request.FILES.get("file")
     faults = []
