@@ -35,6 +35,7 @@ from runs.domain.comparing import (
     match_named,
     match_pair,
     notes,
+    rae,
     rae_difference_interval,
     verdict,
 )
@@ -407,14 +408,14 @@ def test_tasks_that_are_their_own_mirror_have_an_interval_that_is_its_own() -> N
 @pytest.mark.parametrize(("tasks", "t"), [(10, 2.262157), (20, 2.093024), (121, 1.979930)])
 def test_the_tail_is_that_of_students_t_with_the_variances_factor(tasks: int, t: float) -> None:
     # t: printed quantiles .975 of Student's t with 9, 19 and 120 degrees of freedom.
-    found = comparing._tail(tasks, 0.95)
+    found = rae._tail(tasks, 0.95)
     expected = NormalDist().cdf(-math.sqrt(tasks / (tasks - 1)) * t)
     assert found == pytest.approx(expected, rel=1e-4)
     assert found < 0.025  # wider than plain percentiles
 
 
 def test_the_tail_of_many_tasks_is_that_of_plain_percentiles() -> None:
-    assert comparing._tail(1_000_000, 0.95) == pytest.approx(0.025, abs=1e-6)
+    assert rae._tail(1_000_000, 0.95) == pytest.approx(0.025, abs=1e-6)
 
 
 def resampled_literally(
