@@ -107,8 +107,8 @@ def url_fault(base_url: str) -> str | None:
     try:
         parts = urlsplit(base_url)
         _ = parts.port
-    except ValueError as error:
-        return f"base_url is no URL: {error}"
+    except ValueError:  # its text quotes the URL
+        return "base_url is no URL; check its host and port"
     if parts.scheme in ("http", "https"):
         if not parts.hostname:
             return "base_url names no host"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.test import Client
 
+from tests.factories import make_user
 from tests.shared import ROOT
+from workbench.kernel.roles import Role
 from workbench.llm.endpoints import (
     InvalidEndpoints,
     configured_endpoints,
     endpoints_file,
     parse_endpoints,
 )
+from workbench.management.commands import doctor
 
 EXAMPLE = """\
 [[endpoint]]
@@ -99,6 +104,37 @@ def test_the_environment_adds_its_own(settings: Any, monkeypatch: pytest.MonkeyP
     assert names() == ["gateway", "house", "embedded", "scripted"]
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://user:sk-secret@llm.example/v1", "host, port and path only"),
+        ("https://llm.example/v1?api-key=sk-secret", "OPENAI_API_KEY"),
+        ("https://llm.example/v1#sk-secret", "host, port and path only"),
+        ("https://user:sk-secret", "is no URL"),
+        ("https://sk-secret[", "is no URL"),
+        ("ftp://sk-secret", "begins with https:// or http://"),
+    ],
+)
+def test_a_secret_in_the_environments_address_is_told_and_never_shown(
+    settings: Any, client: Client, url: str, said: str
+) -> None:
+    settings.OPENAI_BASE_URL = url
+    with pytest.raises(InvalidEndpoints, match=re.escape(said)) as error:
+        configured_endpoints()
+    assert str(error.value).startswith("OPENAI_BASE_URL (environment): the address ")
+    client.force_login(make_user("lee", Role.LEAD))
+    shown = client.get("/api/v1/endpoints/").content.decode()
+    told = " ".join(finding.text for finding in (*doctor.endpoints(), *doctor.model()))
+    assert said in shown
+    assert said in told
+    assert "secret" not in f"{error.value}{shown}{told}"
+    # An entry of the file can't hold it either, and doesn't quote it.
+    with pytest.raises(InvalidEndpoints) as error:
+        parse_endpoints(EXAMPLE.replace("https://llm.example/v1", url), path="endpoints.toml")
+    assert "secret" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
@@ -114,6 +150,8 @@ def test_the_environment_adds_its_own(settings: Any, monkeypatch: pytest.MonkeyP
         (("GATEWAY_KEY", "sk-proj-12345"), r":4: 'api_key_env' must be the name of an env"),
         (('id = "large"', 'id = "small"'), r":1: the model 'small' is named twice"),
         (("price_in = 0.5", "price_in = -1"), r":8: 'price_in' must be a number from 0"),
+        (("price_in = 0.5", "price_in = inf"), r":8: 'price_in' must be a number from 0"),
+        (("price_in = 0.5", f"price_in = {'9' * 5_000}"), "not valid TOML"),
         (("price_out = 1.5", 'price_out = "1"'), r":9: 'price_out' must be a number"),
         (("json_action", "xml"), r":14: 'dialect' must be one of native, json_action"),
         (('id = "large"', ""), r":12: \[\[endpoint.model\]\] needs the key 'id'"),

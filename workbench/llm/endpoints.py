@@ -77,12 +77,14 @@ def configured_endpoints() -> tuple[ConfiguredEndpoint, ...]:
     """Return the endpoints that are configured now, those of the file first.
 
     Raises:
-        InvalidEndpoints: the file has a problem.
+        InvalidEndpoints: the file has a problem, or the environment's address.
     """
     found = list(_of_file(endpoints_file()))
     known = {plain_url(endpoint.base_url) for endpoint in found}
     implicit = []
     if url := settings.OPENAI_BASE_URL:
+        if fault := environment_fault():
+            raise InvalidEndpoints(fault)
         key = OPENAI_KEY if os.environ.get(OPENAI_KEY) else None
         implicit.append(ConfiguredEndpoint(OPENAI, url, key, (), "the environment"))
     if settings.EMBEDDED_MODEL_URL:
@@ -94,6 +96,18 @@ def configured_endpoints() -> tuple[ConfiguredEndpoint, ...]:
         scripted = EndpointModel("scripted")
         implicit.append(ConfiguredEndpoint("scripted", SCRIPTED, None, (scripted,), "tests"))
     return (*found, *(one for one in implicit if plain_url(one.base_url) not in known))
+
+
+def environment_fault() -> str:
+    """Return what keeps OPENAI_BASE_URL from being used and shown, or an empty text.
+
+    The value itself is never part of it: what is wrong with it may be a key.
+    """
+    url = settings.OPENAI_BASE_URL
+    if not url or not (fault := _url(url)):
+        return ""
+    said = fault.replace("api_key_env's variable", OPENAI_KEY)
+    return f"{OPENAI} (environment): the address {said}; correct it or unset it"
 
 
 def plain_url(base_url: str) -> str:
@@ -126,7 +140,7 @@ def parse_endpoints(text: str, *, path: str) -> tuple[ConfiguredEndpoint, ...]:
     """
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         found = re.search(r"at line (\d+)", str(error))
         where = f"{path}:{found[1]}" if found else path
         raise InvalidEndpoints(f"{where}: not valid TOML: {error}") from error
@@ -146,8 +160,8 @@ def _dialect(value: Any) -> str | None:
 
 
 def _price(value: Any) -> str | None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-    return None if good else "must be a number from 0, per million tokens"
+    good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9
+    return None if good else "must be a number from 0 to 1e9, per million tokens"
 
 
 def _seconds(value: Any) -> str | None:
@@ -175,8 +189,8 @@ def _url(value: Any) -> str | None:
     try:
         parts = urlsplit(value)
         _ = parts.port
-    except ValueError as error:
-        return f"is no URL: {error}"
+    except ValueError:  # its text quotes the URL
+        return "is no URL; check its host and port"
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return "must be an address that begins with https:// or http://"
     if "@" in parts.netloc or parts.query or parts.fragment or ";" in parts.path:

@@ -25,7 +25,12 @@ from workbench import bootstrap, supervise
 from workbench.heartbeats import Status, look_at_system
 from workbench.kernel.evidence import missing_triggers
 from workbench.kernel.hosts import public_address
-from workbench.llm.endpoints import InvalidEndpoints, configured_endpoints, endpoints_file
+from workbench.llm.endpoints import (
+    InvalidEndpoints,
+    configured_endpoints,
+    endpoints_file,
+    environment_fault,
+)
 from workbench.management.commands.test import CHROMIUMS
 from workbench.management.outside import judge
 from workbench.trail import broken_link
@@ -303,7 +308,8 @@ def model() -> Iterator[Finding]:
         )
     else:
         yield Finding(text="the embedded demonstration model is installed")
-    if settings.OPENAI_BASE_URL:
+    # One that can't be used is told with the other endpoints, without its value.
+    if settings.OPENAI_BASE_URL and not environment_fault():
         parts = urlsplit(settings.OPENAI_BASE_URL)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
@@ -324,7 +330,7 @@ def endpoints() -> Iterator[Finding]:
         yield Finding(
             text=f"the endpoints can't be read: {error}",
             cost="no experiment can be prepared in the browser",
-            remedy="correct the file; docs/experiments.md has an example",
+            remedy="correct the file or the variable; docs/experiments.md has an example",
         )
         return
     if not found:
