@@ -221,7 +221,8 @@ def web_command(*, host: str, port: int, workers: int = 1) -> list[str]:
     """
     gunicorn = [sys.executable, "-m", "gunicorn", "workbench.wsgi:application"]
     gunicorn += ["--bind", host_and_port(host, port), "--workers", str(workers)]
-    gunicorn += ["--threads", "8", "--graceful-timeout", "3"]
+    gunicorn += ["--worker-class", "workbench.webserver.Worker", "--threads", "8"]
+    gunicorn += ["--graceful-timeout", "3"]
     return [*gunicorn, "--forwarded-allow-ips", "", "--no-control-socket"]
 
 
