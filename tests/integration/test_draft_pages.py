@@ -411,7 +411,7 @@ def test_the_page_follows_an_estimate_and_shows_it(lead: Client) -> None:
     assert "Exceeds your budget: about" in told
     assert "Pairs with a skill returned" in told
     assert "95% limits" in told
-    assert "3 of cell 1 (coding@1, search, k 3) on counting@1: a skill returned in" in told
+    assert "3 pairs of cell 1 (coding@1, search, k 3) on counting@1: a skill returned in" in told
     assert "outdated" not in told
     draft = draft_by_slug("panel")
     save_draft(slug="panel", toml=TOML, revision=draft.revision, actor=None, at=timezone.now())
