@@ -522,8 +522,8 @@ def _estimate(found: DraftEstimate, draft: ExperimentDraft) -> EstimateView:
                 probed=model.probed,
                 call_rate=f"{model.call_rate:.0%}",
                 probes=tuple(
-                    f"{probe.probed} pair{'s' * (probe.probed != 1)} of cell {probe.cell} ({probe.name}) on {probe.benchmark}: "
-                    f"a skill returned in {probe.returned}"
+                    f"{probe.probed} pair{'s' * (probe.probed != 1)} of cell {probe.cell} "
+                    f"({probe.name}) on {probe.benchmark}: a skill returned in {probe.returned}"
                     for probe in model.probes
                 ),
                 n_cond=f"{model.expected_n_cond:,.0f}",
