@@ -27,6 +27,7 @@ from runs.models import (
 )
 from workbench.kernel.leases import LeaseState
 from workbench.kernel.lists import Filter, Listing
+from workbench.kernel.versions import split_version
 
 EXPERIMENT_LISTING = Listing(
     sorts={"created": "created_at", "slug": "slug"},
@@ -96,13 +97,28 @@ def cells_of(experiment: Experiment) -> QuerySet[Cell, Any]:
     )
 
 
-def runnable_benchmarks() -> QuerySet[Benchmark]:
-    """Return the newest version of each stored benchmark whose tasks can be run here."""
-    newer = Benchmark.objects.filter(slug=OuterRef("slug"), number__gt=OuterRef("number"))
+def runnable_benchmarks(*, newest: bool = True) -> QuerySet[Benchmark]:
+    """Return the newest version of each stored benchmark whose tasks can be run here.
+
+    Args:
+        newest: False for every such version.
+    """
     foreign = Task.objects.filter(benchmark=OuterRef("pk")).exclude(
         kind__in=[kind.value for kind in Kind]
     )
-    return Benchmark.objects.filter(~Exists(newer), ~Exists(foreign))
+    found = Benchmark.objects.filter(~Exists(foreign))
+    if not newest:
+        return found
+    newer = Benchmark.objects.filter(slug=OuterRef("slug"), number__gt=OuterRef("number"))
+    return found.filter(~Exists(newer))
+
+
+def benchmark_named(name: str) -> Benchmark | None:
+    """Return what a file means by a stored suite's ``slug``, its newest, or ``slug@number``."""
+    slug, number = split_version(name)
+    if number is None:
+        return runnable_benchmarks().filter(slug=slug).first()
+    return runnable_benchmarks(newest=False).filter(slug=slug, number=number).first()
 
 
 def drafts_for_list() -> QuerySet[ExperimentDraft]:

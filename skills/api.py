@@ -154,6 +154,10 @@ class UploadedOutput(serializers.Serializer[Any]):
 
     library = LibraryOutput()
     same = serializers.BooleanField(help_text="whether this version was there before")
+    advice = serializers.CharField(
+        allow_blank=True,
+        help_text="says so where the library's name alone means a newer version than this one",
+    )
     added = serializers.ListField(child=serializers.CharField(), help_text="new skills")
     changed = serializers.ListField(
         child=serializers.CharField(), help_text="skills that got a new version"
@@ -345,6 +349,7 @@ def _plain(imported: Imported) -> dict[str, Any]:
     return {
         "library": library_records([imported.library])[0],
         "same": imported.same,
+        "advice": imported.advice,
         "added": [slug for slug in imported.created if slug not in imported.known],
         "changed": [slug for slug in imported.created if slug in imported.known],
         "unchanged": len(imported.unchanged),

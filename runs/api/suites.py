@@ -120,6 +120,10 @@ class ReceivedOutput(serializers.Serializer[Any]):
         allow_null=True, help_text="address of the job that stores them; null where that is done"
     )
     notices = serializers.ListField(child=serializers.CharField(), help_text="harmless findings")
+    advice = serializers.CharField(
+        allow_blank=True,
+        help_text="says so where the suite's name alone means a newer version than these tasks",
+    )
 
 
 class TaskFileParser(BaseParser):
@@ -209,6 +213,7 @@ class Suites(Endpoint):
             "number": received.stored.number if received.stored else None,
             "job": job,
             "notices": [str(notice) for notice in received.notices],
+            "advice": received.advice,
         }
         return Response(
             ReceivedOutput(answer).data,

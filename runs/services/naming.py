@@ -19,7 +19,12 @@ from runs.domain.suites import SUITE_NAMES
 from runs.services.offering import endpoint_choices, library_choices, suite_choices
 from runs.services.preparing import POOLS
 from runs.services.tasks import UnknownSource
-from skills.services.libraries import LibraryMissing, LibraryQuarantined, current_library
+from skills.services.libraries import (
+    LibraryMissing,
+    LibraryQuarantined,
+    VersionMissing,
+    library_named,
+)
 from workbench.llm.endpoints import OPENAI, OPENAI_KEY, InvalidEndpoints, plain_url
 
 
@@ -70,12 +75,13 @@ def _libraries(text: str, *, trusted: bool) -> Iterator[Problem]:
         if slug in POOLS or slug in found:  # pools are imported when the experiment is prepared
             continue
         try:
-            current_library(slug)
+            library_named(slug)
             found.add(slug)
         except LibraryMissing as error:
             known = known or ", ".join(one.name for one in library_choices())
             here = f"there is no library '{slug}' here; upload it first, or choose one of {known}"
-            yield Problem(line, str(error) if trusted else here)
+            own = trusted or isinstance(error, VersionMissing)
+            yield Problem(line, str(error) if own else here)
         except LibraryQuarantined as error:
             yield Problem(line, str(error))
 

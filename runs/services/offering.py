@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby, islice
+from operator import itemgetter
 
 from django.conf import settings
 from django.db.models import Count, Exists, OuterRef, Q
@@ -12,10 +14,15 @@ from django.db.models import Count, Exists, OuterRef, Q
 from runs.domain.drafts import EndpointChoice
 from runs.domain.plan import ModelSpec
 from runs.domain.suites import SUITE_NAMES, InvalidTaskFile, load_suite
+from runs.models import Benchmark
 from runs.selectors import runnable_benchmarks
 from runs.services.preparing import POOLS
 from skills.models import Library, Status
+from workbench.kernel.versions import split_version, versioned
 from workbench.llm.endpoints import configured_endpoints
+
+# So many versions before the newest are offered of each; the others can be written by number.
+OLDER_OFFERED = 3
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,50 @@ def suite_choices(names: Collection[str] | None = None) -> tuple[SuiteChoice, ..
         .order_by("slug")
         .values_list("slug", "n")
     )
-    return tuple(SuiteChoice(name, n) for name, n in [*shipped, *stored] if n)
+    by_number = _numbered_suites(
+        [split_version(name) for name in names or () if split_version(name)[1] is not None]
+    )
+    return tuple(SuiteChoice(name, n) for name, n in [*shipped, *stored, *by_number] if n)
+
+
+def _numbered_suites(wanted: Collection[tuple[str, int | None]]) -> list[tuple[str, int]]:
+    if not wanted:
+        return []
+    found = runnable_benchmarks(newest=False).filter(slug__in={slug for slug, _ in wanted})
+    counted = found.annotate(n=Count("tasks")).values_list("slug", "number", "n")
+    return [(versioned(slug, number), n) for slug, number, n in counted if (slug, number) in wanted]
+
+
+def older_suites() -> tuple[SuiteChoice, ...]:
+    """Return the last few versions before the newest of each stored suite, by name."""
+    newer = Benchmark.objects.filter(slug=OuterRef("slug"), number__gt=OuterRef("number"))
+    found = runnable_benchmarks(newest=False).filter(Exists(newer))
+    few = _few(found.order_by("slug", "-number").values_list("slug", "number", "pk"))
+    counts = dict(Benchmark.objects.filter(pk__in=few).values_list("pk").annotate(Count("tasks")))
+    return tuple(SuiteChoice(name, counts[pk]) for pk, name in few.items())
+
+
+def older_libraries() -> tuple[LibraryChoice, ...]:
+    """Return the last few versions before the newest of each stored library, by name."""
+    newer = Library.objects.filter(slug=OuterRef("slug"), number__gt=OuterRef("number"))
+    found = Library.objects.filter(Exists(newer)).order_by("slug", "-number")
+    few = _few(found.values_list("slug", "number", "pk"))
+    held = Q(entries__skill_version__skill__status=Status.QUARANTINED)
+    counted = Library.objects.filter(pk__in=few).annotate(
+        n=Count("entries"), held=Count("entries", filter=held)
+    )
+    counts = {pk: (n, held) for pk, n, held in counted.values_list("pk", "n", "held")}
+    return tuple(LibraryChoice(name, *counts[pk]) for pk, name in few.items())
+
+
+def _few(versions: Iterable[tuple[str, int, int]]) -> dict[int, str]:
+    """Return the names of the first few of each slug by primary key."""
+    of_slug = groupby(versions, key=itemgetter(0))
+    return {
+        pk: versioned(slug, number)
+        for _, rows in of_slug
+        for slug, number, pk in islice(rows, OLDER_OFFERED)
+    }
 
 
 def library_choices() -> tuple[LibraryChoice, ...]:

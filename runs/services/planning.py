@@ -37,7 +37,7 @@ from runs.models import (
 )
 from skills.domain.retrieval import TOKENISER_VERSION
 from skills.models import Library
-from skills.services.libraries import current_library
+from skills.services.libraries import library_named
 from workbench.kernel.identity import canonical_json, sha256_of, uid_for
 from workbench.trail import record_event
 
@@ -53,7 +53,7 @@ class SlugTaken(Exception):
 
 
 class SameTasks(Exception):
-    """Two benchmark entries stand for the very same tasks, which would then count twice."""
+    """Two entries stand for the very same tasks or skills, which would then count twice."""
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,15 @@ def lay_out(*, spec: ExperimentSpec, partitions: Mapping[BenchmarkSpec, Partitio
         partitions: the stored partition of each of the spec's benchmark entries.
 
     Raises:
-        SameTasks: two benchmark entries come to the same set of tasks.
+        SameTasks: two benchmark entries come to the same set of tasks, or two cells to the same
+            skills under the same settings.
         LibraryMissing: a cell names a library that was never imported.
         LibraryQuarantined: a library holds a quarantined skill.
     """
     stored = spec.to_json()
     partition_hashes = [partitions[benchmark].sha256 for benchmark in spec.benchmarks]
-    libraries = {slug: current_library(slug) for slug in {cell.library for cell in spec.cells}}
-    library_hashes = {slug: library.sha256 for slug, library in sorted(libraries.items())}
+    libraries = {name: library_named(name) for name in {cell.library for cell in spec.cells}}
+    library_hashes = {name: library.sha256 for name, library in sorted(libraries.items())}
     _refuse_same_tasks(partitions)
     cells: list[PlannedCell] = []
     for model in spec.models:
@@ -163,6 +164,7 @@ def lay_out(*, spec: ExperimentSpec, partitions: Mapping[BenchmarkSpec, Partitio
                         sha256=sha256_of([cell.design, treatment.to_json(), baseline.to_json()]),
                     )
                 )
+    _refuse_same_cells(cells)
     return Layout(
         uid=uid_for("experiment", sha256_of([stored, partition_hashes, library_hashes])),
         spec=spec,
@@ -249,6 +251,17 @@ def _refuse_same_tasks(partitions: Mapping[BenchmarkSpec, Partition]) -> None:
                 "suite's so that their seeds choose different tasks"
             )
         seen[tasks] = entry
+
+
+def _refuse_same_cells(cells: Sequence[PlannedCell]) -> None:
+    seen: dict[str, str] = {}
+    for cell in cells:
+        other = seen.setdefault(cell.sha256, cell.spec.library)
+        if other != cell.spec.library:
+            raise SameTasks(
+                f"the libraries '{other}' and '{cell.spec.library}' hold the same skills, so "
+                "their cells would be the same runs twice: remove one of them"
+            )
 
 
 def _named(entry: BenchmarkSpec) -> str:

@@ -8,13 +8,15 @@ from functools import lru_cache
 from pathlib import Path
 
 from django.conf import settings
+from django.utils import timezone
 
-from runs.domain.plan import BenchmarkSpec, ExperimentSpec
+from runs.domain.pauses import advice_before, patience
+from runs.domain.plan import BenchmarkSpec, ExperimentSpec, ModelSpec
 from runs.domain.suites import SUITE_NAMES, Suite, load_suite
 from runs.domain.tasks import names_imported
 from runs.models import Benchmark, Partition
 from runs.sandbox.grader import Grader, HostFailed
-from runs.selectors import runnable_benchmarks
+from runs.selectors import benchmark_named
 from runs.services.arms import endpoint_of
 from runs.services.benchmarks import store_benchmark, store_partition
 from runs.services.tasks import (
@@ -27,7 +29,7 @@ from skills.domain.skillfile import slugify
 from skills.models import Library
 from skills.services.importing import import_skills, read_directories
 from workbench.kernel.identity import sha256_of
-from workbench.llm.factory import probe_endpoint
+from workbench.llm.factory import Probe, probe_endpoint
 
 # Libraries that come with the product and need no import by hand.
 POOLS = {slug: Path("skills") / "pools" / slug for slug in ("coding", "maths")}
@@ -87,7 +89,7 @@ def _benchmark_of(suite: str, *, open_grader: Callable[[], Grader], trusted: boo
     A suite that comes with the product is meant first, then a stored benchmark, then a file.
     """
     if suite not in SUITE_NAMES:
-        stored = runnable_benchmarks().filter(slug=suite).first()
+        stored = benchmark_named(suite)
         if stored:
             return stored
         if not trusted:
@@ -104,7 +106,7 @@ def stored_partitions(spec: ExperimentSpec) -> dict[BenchmarkSpec, Partition] | 
                 slug=slugify(benchmark.suite), sha256=_shipped_sha256(benchmark.suite)
             ).first()
         else:
-            suite = runnable_benchmarks().filter(slug=benchmark.suite).first()
+            suite = benchmark_named(benchmark.suite)
         if suite is None:
             return None
         partition = Partition.objects.filter(
@@ -137,9 +139,17 @@ def check_endpoints(spec: ExperimentSpec) -> None:
         (model, probe_endpoint(endpoint=endpoint_of(model), max_tokens=longest))
         for model in spec.models
     ]
-    faults = [f"{model.id}: {probe.message}" for model, probe in probes if not probe.ok]
+    faults = [_fault_of(model, probe) for model, probe in probes if not probe.ok]
     if faults:
-        raise EndpointUnusable("nothing was started. " + "; ".join(faults))
+        raise EndpointUnusable("Nothing was started. " + " ".join(dict.fromkeys(faults)))
+
+
+def _fault_of(model: ModelSpec, probe: Probe) -> str:
+    """Return what an endpoint said of a small call, and what to do about it."""
+    if probe.wait_s:
+        return patience(wait_s=probe.wait_s, detail=probe.message, now=timezone.now())
+    told = probe.message if model.endpoint in probe.message else f"{model.id}: {probe.message}"
+    return f"{told.rstrip('.')}. {advice_before(probe.message)}"
 
 
 def import_pool(slug: str) -> Library:

@@ -17,6 +17,7 @@ from typing import IO, Any
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Max
 from django.urls import reverse
 from django.utils import timezone
 
@@ -31,6 +32,7 @@ from skills.services.uploading import BadSlug, check_slug
 from workbench.jobs import Handle, JobFailed, request_job
 from workbench.kernel.identity import sha256_of
 from workbench.kernel.leases import LeaseLost
+from workbench.kernel.versions import versioned
 from workbench.models import Job
 from workbench.trail import record_event
 
@@ -98,6 +100,20 @@ class Received:
     stored: Benchmark | None
     tasks: int
     notices: tuple[Problem, ...]
+
+    @property
+    def advice(self) -> str:
+        """What is not to be missed: what was uploaded isn't what new experiments run."""
+        if self.stored is None:
+            return ""
+        slug, number = self.stored.slug, self.stored.number
+        last = Benchmark.objects.filter(slug=slug).aggregate(n=Max("number"))["n"] or number
+        if last == number:
+            return ""
+        return (
+            f"New experiments still run version {last}; to run version {number} write "
+            f'suite = "{versioned(slug, number)}", or choose that suite in the form.'
+        )
 
 
 def check_suite_slug(slug: str) -> None:

@@ -27,6 +27,7 @@ from runs.domain.plan import (
 )
 from runs.services.offering import LibraryChoice, SuiteChoice
 from workbench.kernel.forms import Fault
+from workbench.kernel.versions import split_version
 
 _WORDS = {
     "slug": "Name",
@@ -300,7 +301,8 @@ def _choices(key: str, chosen: Sequence[str], offer: Offer) -> Iterator[Choice]:
     if options:
         for value in given:
             if value not in known:  # kept as it was typed, so that its fault can be told
-                yield Choice(value, f"{value} (not here)", True)
+                numbered = key in ("suite", "library") and split_version(value)[1] is not None
+                yield Choice(value, value if numbered else f"{value} (not here)", True)
 
 
 def _options(key: str, offer: Offer) -> Iterator[tuple[str, str]]:

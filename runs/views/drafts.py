@@ -52,7 +52,13 @@ from runs.services.launching import (
     request_start,
     start_of,
 )
-from runs.services.offering import endpoint_choices, library_choices, suite_choices
+from runs.services.offering import (
+    endpoint_choices,
+    library_choices,
+    older_libraries,
+    older_suites,
+    suite_choices,
+)
 from runs.views.draftforms import (
     FormView,
     Offer,
@@ -68,6 +74,7 @@ from workbench.kernel.forms import Fault, posted
 from workbench.kernel.leases import LeaseState
 from workbench.kernel.pages import render_page, utc
 from workbench.kernel.roles import unblinded_only
+from workbench.kernel.versions import split_version
 from workbench.llm.endpoints import InvalidEndpoints
 
 SHOWN_LINES = 1_000
@@ -346,7 +353,10 @@ def _offer() -> tuple[Offer, str]:
         endpoints = endpoint_choices()
     except InvalidEndpoints as error:
         endpoints, fault = (), str(error)
-    return Offer(endpoints, suite_choices(), library_choices()), fault
+    suites = (*suite_choices(), *older_suites())
+    libraries = [*library_choices(), *older_libraries()]
+    libraries.sort(key=lambda one: split_version(one.name)[0])
+    return Offer(endpoints, suites, tuple(libraries)), fault
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -31,6 +31,7 @@ from workbench.kernel.forms import Fault, posted
 from workbench.kernel.pages import render_page
 from workbench.kernel.roles import unblinded_only
 from workbench.kernel.uploads import takes_upload
+from workbench.kernel.versions import versioned
 
 # Of each kind of change, of experiments, and of the lists of an upload's result.
 SHOWN = 100
@@ -164,7 +165,10 @@ class LibraryUploadedPage:
 
     slug: str
     number: int
+    name: str
     same: bool
+    newest: int
+    older: bool
     url: str
     skills: int
     added: tuple[str, ...]
@@ -311,7 +315,10 @@ def _uploaded(imported: Imported) -> LibraryUploadedPage:
     return LibraryUploadedPage(
         slug=imported.library.slug,
         number=imported.library.number,
+        name=versioned(imported.library.slug, imported.library.number),
         same=imported.same,
+        newest=imported.newest,
+        older=imported.library.number != imported.newest,
         url=_url(imported.library.slug, imported.library.number),
         skills=len(loaded.clean),
         added=added[:LIST_SHOWN],

@@ -272,7 +272,7 @@ def new(request: HttpRequest) -> HttpResponse:
         messages.info(
             request,
             f"Nothing new: version {received.stored.number} of {slug} holds exactly these "
-            f"{received.tasks} tasks.",
+            f"{received.tasks} tasks. {received.advice}".strip(),
         )
         return redirect(_url(slug, received.stored.number))
     assert received.job is not None

@@ -11,6 +11,7 @@ from django.db import transaction
 from skills.domain.skillfile import LoadedLibrary, ParsedSkill, load_library
 from skills.models import Library, Skill, SkillVersion
 from skills.services.libraries import freeze_library
+from workbench.kernel.versions import versioned
 
 
 class NothingToImport(Exception):
@@ -26,6 +27,7 @@ class Imported:
         unchanged: slugs whose text was stored already.
         known: those of ``created`` that had a version before.
         same: a version of the library held exactly this before, and stays.
+        newest: the number that the library's name alone means.
         loaded: everything that was read, with what was recovered and left out.
     """
 
@@ -34,7 +36,19 @@ class Imported:
     unchanged: tuple[str, ...]
     known: frozenset[str]
     same: bool
+    newest: int
     loaded: LoadedLibrary
+
+    @property
+    def advice(self) -> str:
+        """What is not to be missed: what was imported isn't what new experiments search."""
+        if self.library.number == self.newest:
+            return ""
+        return (
+            f"Version {self.library.number} holds exactly these skills. New experiments still "
+            f"search version {self.newest}; to search these write "
+            f'library = "{versioned(self.library.slug, self.library.number)}".'
+        )
 
 
 def import_skills(*, loaded: LoadedLibrary, library_slug: str) -> Imported:
@@ -48,7 +62,7 @@ def import_skills(*, loaded: LoadedLibrary, library_slug: str) -> Imported:
         raise NothingToImport(f"no usable SKILL.md was found below {', '.join(loaded.roots)}")
     with transaction.atomic():
         versions, created = _stored(loaded.clean)
-        before = set(Library.objects.filter(slug=library_slug).values_list("pk", flat=True))
+        before = dict(Library.objects.filter(slug=library_slug).values_list("pk", "number"))
         library = freeze_library(slug=library_slug, versions=versions)
     slugs = [parsed.slug for parsed in loaded.clean]
     new = {version.skill.slug: version.number for version in versions}
@@ -58,6 +72,7 @@ def import_skills(*, loaded: LoadedLibrary, library_slug: str) -> Imported:
         unchanged=tuple(slug for slug in slugs if slug not in created),
         known=frozenset(slug for slug in created if new[slug] > 1),
         same=library.pk in before,
+        newest=max(library.number, *before.values()) if before else library.number,
         loaded=loaded,
     )
 

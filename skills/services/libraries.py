@@ -11,10 +11,15 @@ from django.db.models import Max
 from skills.domain.retrieval import Document
 from skills.models import Library, LibraryEntry, SkillVersion, Status
 from workbench.kernel.identity import sha256_of
+from workbench.kernel.versions import split_version
 
 
 class LibraryMissing(Exception):
     """No library of this slug was imported."""
+
+
+class VersionMissing(LibraryMissing):
+    """The library is there, and this version of it isn't."""
 
 
 class LibraryQuarantined(Exception):
@@ -43,15 +48,22 @@ def freeze_library(*, slug: str, versions: Iterable[SkillVersion]) -> Library:
     return library
 
 
-def current_library(slug: str) -> Library:
-    """Return the newest library of ``slug``.
+def library_named(name: str) -> Library:
+    """Return the library that a file means: the newest of a slug, or the version ``slug@number``.
 
     Raises:
         LibraryMissing: there is none.
         LibraryQuarantined: one of its skills is quarantined.
     """
-    library = Library.objects.filter(slug=slug).order_by("-number").first()
+    slug, number = split_version(name)
+    versions = Library.objects.filter(slug=slug).order_by("-number")
+    library = versions.first() if number is None else versions.filter(number=number).first()
     if library is None:
+        newest = versions.first()
+        if newest is not None:
+            raise VersionMissing(
+                f"the library '{slug}' has no version {number}; its newest is {newest.number}"
+            )
         known = sorted(set(Library.objects.values_list("slug", flat=True)))
         raise LibraryMissing(
             f"there is no library '{slug}'; import one with: python3 manage.py import_skills DIR "

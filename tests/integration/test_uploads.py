@@ -449,3 +449,16 @@ def assert_inert(html: str) -> None:
     assert not [a for _, a in page.elements if "javascript:" in a.get("href", "").lower()]
     assert not re.search("[\x1b\u202e\u200b\ufeff]", html)
     assert "49" not in re.findall(r"\{\{ 7\*7 \}\}|49(?=\{%)", html)
+
+
+def test_an_older_text_again_says_that_new_experiments_search_the_newer_one(lead: Client) -> None:
+    first = {"a/SKILL.md": skill("one")}
+    upload(lead, first)
+    upload(lead, {"a/SKILL.md": skill("one", "Changed")})
+    _, page = upload(lead, first)
+    assert "Version 1 holds exactly these skills" in page.text
+    assert "New experiments still search version 2" in page.text
+    assert 'library = "mine@1"' in page.text
+    # The newest one again needs no advice.
+    _, page = upload(lead, {"a/SKILL.md": skill("one", "Changed")})
+    assert "still search" not in page.text

@@ -51,6 +51,8 @@ class Command(BaseCommand):
             f"{len(loaded.clean)} skills ({len(imported.created)} new texts, "
             f"{len(imported.unchanged)} unchanged, {len(left_out)} left out)"
         )
+        if imported.advice:
+            self.stdout.write(imported.advice)
 
 
 def left_out_lines(loaded: LoadedLibrary) -> list[str]:
