@@ -133,8 +133,8 @@ class ExperimentBudget(Endpoint):
         budget = Budget(**checked_body(request, BudgetInput))
         try:
             return _moved(request, slug, lifecycle.change_budget, found=found, budget=budget)
-        except ValueError as refused:
-            raise ValidationError({"cost": [str(refused)]}) from refused
+        except lifecycle.BadBudget as refused:
+            raise ValidationError({k: [text] for k, text in refused.faults.items()}) from refused
 
 
 class ExperimentClone(Endpoint):

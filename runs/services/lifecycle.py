@@ -20,7 +20,7 @@ from runs.models import Execution, Experiment, ExperimentStatus, Origin, Pair, P
 from runs.selectors import executions_of
 from runs.services.planning import is_complete
 from runs.services.telling import tell_ended, tell_paused
-from runs.services.usage import budget_of
+from runs.services.usage import budget_of, usage_of
 from workbench.kernel.dispatch import publish
 from workbench.kernel.leases import LeaseState
 from workbench.models import AuditEvent
@@ -140,18 +140,31 @@ def cancel(*, experiment: Experiment, reason: str, actor: Any, at: datetime) -> 
     )
 
 
+class BadBudget(ValueError):
+    """Caps that can't be put in force; ``faults`` says of each why, by its name."""
+
+    def __init__(self, faults: dict[str, str]) -> None:
+        super().__init__("; ".join(f"{name}: {text}" for name, text in faults.items()))
+        self.faults = faults
+
+
 def change_budget(*, experiment: Experiment, budget: Budget, actor: Any, at: datetime) -> None:
     """Put other caps in force for an experiment that hasn't ended; its plan stays as it is.
 
     Raises:
         WrongStatus: it has ended.
-        ValueError: a cap of cost, and a model without prices.
+        BadBudget: a cap of cost, and a model without prices; or a cap that is reached already.
     """
+    if experiment.status not in OPEN:
+        raise WrongStatus(f"the experiment '{experiment.slug}' is {experiment.status}")
     unpriced = [
         m["id"] for m in experiment.spec["models"] if None in (m["price_in"], m["price_out"])
     ]
     if budget.cost is not None and unpriced:
-        raise ValueError(f"a cost budget needs the prices of every model, also {unpriced[0]}'s")
+        said = f"a cap needs the prices of every model, also {unpriced[0]}'s"
+        raise BadBudget({"cost": said})
+    if spent := _spent(experiment, budget):
+        raise BadBudget(spent)
     before = budget_of(experiment)
     refuse_pushed(experiment)
     with transaction.atomic():
@@ -167,6 +180,20 @@ def change_budget(*, experiment: Experiment, budget: Budget, actor: Any, at: dat
             at=at,
         )
     experiment.refresh_from_db()
+
+
+def _spent(experiment: Experiment, budget: Budget) -> dict[str, str]:
+    """Return what to write instead of caps at which the experiment would pause at once."""
+    used = usage_of(experiment)
+    amounts = {"calls": used.calls, "tokens": used.tokens or 0, "cost": used.least_cost}
+    return {
+        name: f"{amounts[name]:,g} are used already; write more than {amounts[name]:,g}, or leave "
+        "it empty"
+        if name != "cost"
+        else f"{amounts[name]:,g} is used already; write more than that, or leave it empty"
+        for name, cap in asdict(budget).items()
+        if cap is not None and amounts[name] and cap <= amounts[name]
+    }
 
 
 def _caps(budget: Budget) -> str:

@@ -62,9 +62,11 @@ def budget_of(experiment: Experiment) -> Budget:
 def budget_reached(experiment: Experiment) -> str | None:
     """Return which cap of the budget has been reached, as a sentence, or None."""
     budget = budget_of(experiment)
-    if budget == Budget():
-        return None
-    used = usage_of(experiment)
+    return None if budget == Budget() else reached(budget, usage_of(experiment))
+
+
+def reached(budget: Budget, used: Usage) -> str | None:
+    """Return which cap of ``budget`` has been reached, as a sentence, or None."""
     for name, cap, amount in (
         ("calls", budget.calls, used.calls),
         ("tokens", budget.tokens, used.tokens),

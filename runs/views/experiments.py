@@ -36,9 +36,10 @@ from runs.views.live import (
     actions_of,
     budget_from,
     budget_view,
+    is_raised,
     progress_view,
 )
-from workbench.kernel.forms import posted
+from workbench.kernel.forms import Fault, posted
 from workbench.kernel.pages import render_page, utc, utc_seconds
 from workbench.kernel.roles import unblinded_only
 
@@ -200,7 +201,14 @@ def experiments(request: HttpRequest) -> HttpResponse:
 @unblinded_only
 def experiment(request: HttpRequest, slug: str) -> HttpResponse:
     """Show one experiment; ``?sort=rae`` or ``?sort=-rae`` orders its cells."""
-    found = experiment_or_404(slug)
+    return _experiment(request, experiment_or_404(slug))
+
+
+def _experiment(
+    request: HttpRequest, found: Experiment, *, refused: BudgetView | None = None
+) -> HttpResponse:
+    """Show the experiment, with a budget that was typed and ``refused``."""
+    slug = found.slug
     standing = standing_report(found)
     report = standing.result
     sort = request.GET.get("sort", "")
@@ -244,8 +252,9 @@ def experiment(request: HttpRequest, slug: str) -> HttpResponse:
                 if found.origin == Origin.PLANNED
                 else ""
             ),
-            budget=budget_view(found),
+            budget=refused or budget_view(found, raised=is_raised(found)),
         ),
+        status=400 if refused else 200,
     )
 
 
@@ -340,8 +349,14 @@ def budget(request: HttpRequest, slug: str) -> HttpResponse:
         lifecycle.change_budget(
             experiment=found, budget=wanted, actor=request.user, at=timezone.now()
         )
-    except (ValueError, lifecycle.WrongStatus) as refused:
-        messages.error(request, f"The budget stays as it was: {refused}.")
+    except lifecycle.BadBudget as refused:
+        faults = tuple(
+            Fault(f"budget-{name}", f"{name.capitalize()}: {text}.")
+            for name, text in refused.faults.items()
+        )
+        return _experiment(request, found, refused=BudgetView(**given, open=True, faults=faults))
+    except lifecycle.WrongStatus as error:
+        messages.error(request, f"The budget stays as it was: {error}.")
     else:
         messages.success(request, "The budget is changed. Resume it to go on.")
     return redirect("experiment", slug=slug)

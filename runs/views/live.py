@@ -13,9 +13,11 @@ from runs.domain.pauses import advice_on, is_budget
 from runs.domain.plan import Budget
 from runs.models import Experiment, ExperimentStatus, Failure, Origin
 from runs.selectors import States
+from runs.services.lifecycle import BadBudget
 from runs.services.progress import Progress, progress_of
 from runs.services.reporting import is_being_pushed
-from runs.services.usage import budget_of
+from runs.services.usage import Usage, budget_of, budget_reached, reached
+from workbench.kernel.forms import Fault
 
 FAILURES = {
     Failure.CALL.value: "a model call failed",
@@ -95,16 +97,24 @@ class Actions:
 
 @dataclass(frozen=True)
 class BudgetView:
-    """The caps in force, as text; empty is no cap. ``open`` where they are why it is paused."""
+    """The caps in force, as text; empty is no cap. ``open`` where they are why it is paused.
+
+    ``faults``: what is wrong with what was typed, which is then shown again.
+    """
 
     calls: str
     tokens: str
     cost: str
     open: bool
+    faults: tuple[Fault, ...] = ()
 
 
-def budget_view(experiment: Experiment) -> BudgetView | None:
-    """Return the caps of an experiment whose caps may be changed, else None."""
+def budget_view(experiment: Experiment, *, raised: bool = False) -> BudgetView | None:
+    """Return the caps of an experiment whose caps may be changed, else None.
+
+    Args:
+        raised: whether the cap for which it is paused has been raised since.
+    """
     paused = experiment.status == ExperimentStatus.PAUSED
     if not paused or experiment.origin != Origin.PLANNED:
         return None
@@ -112,18 +122,32 @@ def budget_view(experiment: Experiment) -> BudgetView | None:
         name: "" if cap is None else f"{cap:g}" if name == "cost" else str(cap)
         for name, cap in vars(budget_of(experiment)).items()
     }
-    return BudgetView(**caps, open=is_budget(experiment.reason))
+    return BudgetView(
+        calls=caps["calls"],
+        tokens=caps["tokens"],
+        cost=caps["cost"],
+        open=is_budget(experiment.reason) and not raised,
+    )
 
 
 def budget_from(given: Mapping[str, str]) -> Budget:
     """Return the caps that were typed; an empty field is no cap.
 
     Raises:
-        ValueError: one is no number that may be a cap.
+        BadBudget: of each that is no number that may be a cap, why.
     """
-    calls, tokens = _cap("calls", given["calls"]), _cap("tokens", given["tokens"])
+    faults: dict[str, str] = {}
+    caps: dict[str, float | None] = {}
+    for name in ("calls", "tokens", "cost"):
+        try:
+            caps[name] = _cap(name, given[name])
+        except ValueError as error:
+            faults[name] = str(error)
+    if faults:
+        raise BadBudget(faults)
+    calls, tokens = caps["calls"], caps["tokens"]
     return Budget(
-        cost=_cap("cost", given["cost"]),
+        cost=caps["cost"],
         tokens=None if tokens is None else int(tokens),
         calls=None if calls is None else int(calls),
     )
@@ -135,9 +159,9 @@ def _cap(name: str, text: str) -> float | None:
         return None
     digits = plain.replace(".", "", 1) if name == "cost" else plain
     if not (digits.isascii() and digits.isdigit() and len(digits) <= 15):
-        raise ValueError(f"{name} takes a number, not {text.strip()!r}")
+        raise ValueError(f"write a number, not {text.strip()!r}")
     if name != "cost" and int(plain) < 1:
-        raise ValueError(f"{name} must be at least 1, or empty for no cap")
+        raise ValueError("write at least 1, or leave it empty for no cap")
     return float(plain)
 
 
@@ -155,7 +179,7 @@ def progress_view(
         slug=experiment.slug,
         status=STORING if storing else status.value,
         reason=experiment.reason,
-        what_next=_STORING_NEXT if storing else _what_next(experiment, status),
+        what_next=_STORING_NEXT if storing else _what_next(experiment, status, found.usage),
         command=(
             f"python3 manage.py experiment {_COMMANDS[status]} {experiment.slug}"
             if status in _COMMANDS and not pushed
@@ -186,10 +210,36 @@ def progress_view(
     )
 
 
-def _what_next(experiment: Experiment, status: ExperimentStatus) -> str:
+def _what_next(experiment: Experiment, status: ExperimentStatus, used: Usage) -> str:
     if status is ExperimentStatus.PAUSED:
+        if said := _raised(experiment, used):
+            return said
         return advice_on(experiment.reason)
     return _NEXT[status]
+
+
+def is_raised(experiment: Experiment) -> bool:
+    """Return whether the budget for which the experiment is paused isn't reached any more."""
+    changed = bool(experiment.budget) and is_budget(experiment.reason)
+    return changed and budget_reached(experiment) is None
+
+
+def _raised(experiment: Experiment, used: Usage) -> str:
+    """Return what to do where the budget for which it is paused isn't reached any more."""
+    budget = budget_of(experiment)
+    if not experiment.budget or not is_budget(experiment.reason) or reached(budget, used):
+        return ""
+    amounts = {"calls": used.calls, "tokens": used.tokens or 0, "cost": used.least_cost}
+    caps = [
+        f"{cap:,g} {name} ({amounts[name]:,g} used)"
+        for name, cap in vars(budget).items()
+        if cap is not None
+    ]
+    return (
+        f"The budget is now {' and '.join(caps)}. Resume it to go on."
+        if caps
+        else "The budget has no cap now. Resume it to go on."
+    )
 
 
 def actions_of(experiment: Experiment, progress: ProgressView) -> Actions:

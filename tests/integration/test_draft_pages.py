@@ -474,6 +474,13 @@ def test_a_draft_with_problems_offers_no_start(lead: Client) -> None:
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [
+        ("the endpoint e can't serve m: the environment variable K_1 is not set", "K_1"),
+        ("http://e refused the key in K_1 (401: the budget of x is reached)", "a valid one"),
+        ("the account at http://e has nothing left (402: pay)", "Top it up"),
+        ("http://e/v1 doesn't serve 'm' (404: no)", "clone the experiment"),
+        ("the calls of 5 runs in a row failed at http://e; wait", "See whether it is up"),
+        ("the endpoint e can't serve m: the embedded model's server isn't running", "with it"),
+        # As earlier versions stored them:
         ("the endpoint e can't serve m: wrong_key: the environment variable K_1 is not set", "K_1"),
         ("the endpoint e can't serve m: wrong_key: e refused the key: 401", "a valid one"),
         ("the endpoint e can't serve m: quota_spent: 402", "Top it up"),
@@ -501,13 +508,23 @@ def test_a_reached_budget_can_be_raised_and_the_run_goes_on(lead: Client) -> Non
     assert experiment.status == ExperimentStatus.PAUSED
     assert experiment.reason.startswith("the budget of 9 calls is reached")
     spec, toml = experiment.spec, experiment.toml
-    told = text_of(
-        lead.post(
-            "/experiments/panel/budget/", {"calls": "0", "tokens": "", "cost": ""}, follow=True
-        )
-    )
-    assert "The budget stays as it was: calls must be at least 1" in told
+    for typed, said in (
+        ("0", "Calls: write at least 1"),
+        ("none", "Calls: write a number, not 'none'"),
+        ("9", "Calls: 9 are used already; write more than 9, or leave it empty."),
+    ):
+        wrong = {"calls": typed, "tokens": "x", "cost": ""} if typed == "none" else {"calls": typed}
+        refused = post(lead, "experiment-budget", wrong, 400, slug="panel")
+        page = refused.content.decode()
+        assert f'name="calls" value="{typed}"' in page
+        assert not faults_of(page)
+        assert said in text_of(refused)
+        assert 'href="#budget-calls"' in page
+        assert ("Tokens: write a number" in page) == (typed == "none")
     post(lead, "experiment-budget", {"calls": "1,000", "tokens": "", "cost": ""}, slug="panel")
+    told = text_of(lead.get("/experiments/panel/"))
+    assert "The budget is now 1,000 calls (9 used). Resume it to go on." in told
+    assert "raise the budget below" not in told
     post(lead, "experiment-resume", slug="panel")
     run_left(experiment)
     assert experiment.status == ExperimentStatus.FINISHED
