@@ -252,7 +252,7 @@ class AgentStopped(Exception):
     """A call to the model brought no reply; ``trace`` holds what happened before it."""
 
     def __init__(self, cause: CallFailed | EndpointBusy | EndpointFault, trace: Trace) -> None:
-        super().__init__(str(cause))
+        super().__init__(cause.detail)
         self.cause = cause
         self.trace = trace
 

@@ -108,7 +108,7 @@ def check_before_start(spec: ExperimentSpec, running: Running) -> None:
     held = {entry.partition(b"=")[0].decode() for entry in environment.split(b"\0")}
     if wanted - held:
         raise EndpointUnusable(
-            f"nothing was started. The workers of another command that runs here (pid {worker}) "
+            f"Nothing was started. The workers of another command that runs here (pid {worker}) "
             f"were started without {', '.join(sorted(wanted - held))}: end that command, such as "
             "manage.py serve, and start it again with the variable set"
         )

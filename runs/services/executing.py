@@ -223,8 +223,10 @@ def _store_attempt(
 
 
 def _endpoint_reason(fault: Exception, execution: Execution) -> str:
-    arm = arm_from_json(execution.arm_spec.spec)
-    return f"the endpoint {arm.endpoint} can't serve {arm.model}: {fault}"
+    arm, told = arm_from_json(execution.arm_spec.spec), str(fault)
+    if arm.endpoint and arm.endpoint in told:
+        return told
+    return f"the endpoint {arm.endpoint} can't serve {arm.model}: {told}"
 
 
 # --- grading and joining ----------------------------------------------------------

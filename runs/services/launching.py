@@ -15,7 +15,7 @@ from django.utils import timezone
 from runs.domain.agent import AgentStopped
 from runs.domain.forecasts import expected_pairs
 from runs.domain.partitions import PartitionImpossible
-from runs.domain.pauses import advice_before
+from runs.domain.pauses import advice_before, patience
 from runs.domain.plan import Budget, ExperimentSpec
 from runs.domain.suites import InvalidTaskFile
 from runs.models import Experiment, ExperimentDraft, ExperimentStatus
@@ -37,7 +37,7 @@ from runs.services.tasks import UnknownSource
 from skills.services.importing import NothingToImport
 from skills.services.libraries import LibraryMissing, LibraryQuarantined
 from workbench.jobs import Handle, JobFailed, latest_job, request_job
-from workbench.kernel.chat import EndpointFault
+from workbench.kernel.chat import EndpointBusy, EndpointFault
 from workbench.kernel.identity import sha256_of_text
 from workbench.kernel.leases import LeaseState
 from workbench.llm.factory import BadEndpoint
@@ -373,7 +373,12 @@ def _told() -> Iterator[None]:
     """Turn anticipated faults into what a failed job shows."""
     try:
         yield
-    except (AgentStopped, BadEndpoint, EndpointFault) as error:
+    except (AgentStopped, BadEndpoint, EndpointBusy, EndpointFault) as error:
+        cause = error.cause if isinstance(error, AgentStopped) else error
+        if isinstance(cause, EndpointBusy):
+            raise JobFailed(
+                patience(wait_s=cause.wait_s, detail=cause.detail, now=timezone.now())
+            ) from error
         raise JobFailed(
             f"A model can't be used: {str(error).rstrip('.')}. {advice_before(str(error))}"
         ) from error

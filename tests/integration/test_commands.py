@@ -244,7 +244,7 @@ def test_an_unreachable_endpoint_is_told_before_anything_starts(
     closed = "http://127.0.0.1:9/v1"
     text = PLAN.format(tasks=tasks).replace("scripted:mixed", closed)
     message = refusal(3, "run_experiment", write("plan.toml", text))
-    assert "nothing was started" in message
+    assert "Nothing was started" in message
     assert "127.0.0.1:9" in message
     assert not Experiment.objects.exists()
 

@@ -562,7 +562,7 @@ def test_an_endpoints_fault_is_told_and_the_draft_stays(monkeypatch: pytest.Monk
     monkeypatch.setattr(arms, "chat_model_for", refuse)
     job = estimate(make_draft())
     assert job.problem == (
-        "A model can't be used: wrong_key: the environment variable OUR_KEY is not set. "
+        "A model can't be used: the environment variable OUR_KEY is not set. "
         "Set OUR_KEY where the workers are started, restart them, then ask again."
     )
     assert ExperimentDraft.objects.count() == 1

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from runs.domain.pauses import advice_on
 from runs.domain.plan import ModelSpec
 from runs.models import Attempt, Execution, Experiment, ExperimentStatus, Failure, PairArm
 from runs.selectors import executions_of
@@ -186,7 +187,7 @@ def test_runs_that_always_fail_end_even_when_they_open_the_circuit(
         experiment = started(tasks, server)
         rounds(experiment, clock, most=15, at_pause=lambda: paused.append(experiment.reason))
     assert paused
-    assert all("circuit_open" in reason for reason in paused)
+    assert all("runs in a row failed at" in reason for reason in paused)
     dead = Execution.objects.filter(state=LeaseState.DEAD)
     assert [execution.attempts.count() for execution in dead] == [3] * 5
     cell = report_of(experiment)["cells"][0]
@@ -201,7 +202,9 @@ def test_an_outage_pauses_and_spends_no_try_of_what_was_not_sent(tasks: Path, cl
         # The calls of five runs fail, four requests each; then the circuit opens.
         assert len(server.seen) == 20
         assert experiment.status == ExperimentStatus.PAUSED
-        assert "circuit_open" in experiment.reason
+        assert "runs in a row failed at" in experiment.reason
+        assert "circuit_open" not in experiment.reason
+        assert "See whether it is up" in advice_on(experiment.reason)
         tries = Execution.objects.values_list("tries", flat=True)
         assert sorted(tries) == [0] * 19 + [1] * 5
         assert Attempt.objects.count() == 5
@@ -219,7 +222,9 @@ def test_a_key_that_dies_in_the_night_pauses_and_a_new_one_goes_on(
         server.script(dies_after(7, RIGHT))
         run_left(experiment)
         assert experiment.status == ExperimentStatus.PAUSED
-        assert "wrong_key" in experiment.reason
+        assert "refused a request without a key (401: " in experiment.reason
+        assert "wrong_key" not in experiment.reason
+        assert "a valid one" in advice_on(experiment.reason)
         # Seven replies and the one refusal; each request has its row.
         assert len(server.seen) == Call.objects.count() == 8
         assert Call.objects.filter(state="completed").count() == 7

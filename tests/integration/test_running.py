@@ -216,7 +216,7 @@ def test_an_endpoint_fault_pauses_and_spends_no_try(
         fail_with(patched, EndpointFault("wrong_key", "HTTP 401"))
         run_left(experiment)
     assert experiment.status == ExperimentStatus.PAUSED
-    assert "wrong_key" in experiment.reason
+    assert experiment.reason.endswith("can't serve scripted: HTTP 401")
     assert not Attempt.objects.exists()
     assert set(Execution.objects.values_list("state", "tries")) == {(LeaseState.PENDING, 0)}
     cell = report_of(experiment)["cells"][0]

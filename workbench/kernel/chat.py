@@ -99,11 +99,12 @@ class EndpointFault(Exception):
     """The endpoint as a whole can't serve: every further call would fail too.
 
     Attributes:
-        kind: ``wrong_key``, ``quota_spent``, ``unknown_model`` or ``circuit_open``.
+        kind: ``wrong_key``, ``quota_spent``, ``unknown_model``, ``circuit_open`` or
+            ``not_served``; for code, as the text is for people.
     """
 
     def __init__(self, kind: str, detail: str) -> None:
-        super().__init__(f"{kind}: {detail}")
+        super().__init__(detail)
         self.kind = kind
         self.detail = detail
 

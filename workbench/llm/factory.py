@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +32,13 @@ from workbench.llm.replay import (
     answers_to,
     read_recording,
 )
-from workbench.llm.retry import ParameterRefused, RetryPolicy, Timing, Transient
+from workbench.llm.retry import (
+    ParameterRefused,
+    RetryPolicy,
+    Timing,
+    Transient,
+    asked_wait_s,
+)
 
 POLICY: Final = RetryPolicy()
 
@@ -74,12 +81,14 @@ class Probe:
             ``bad_endpoint``, or ``context_overflow``.
         message: for the operator, one line; never holds the key.
         dropped_parameters: parameters that the model refuses; both arms go without.
+        wait_s: seconds it asked to wait, where it did.
     """
 
     ok: bool
     kind: str
     message: str
     dropped_parameters: tuple[str, ...] = ()
+    wait_s: float | None = None
 
 
 def chat_model_for(
@@ -142,7 +151,10 @@ def probe_endpoint(*, endpoint: Mapping[str, Any], max_tokens: int = 16) -> Prob
         if fault.kind == "unknown_model" and isinstance(adapter, OpenAIEndpoint):
             message += _known_models(adapter)
         return Probe(ok=False, kind=fault.kind, message=message)
-    except (Transient, CallFailed) as failure:
+    except Transient as failure:
+        wait_s = asked_wait_s(failure.headers, now=datetime.now(UTC))
+        return Probe(ok=False, kind=failure.kind, message=failure.detail, wait_s=wait_s)
+    except CallFailed as failure:
         return Probe(ok=False, kind=failure.kind, message=failure.detail)
     if reply.finish is Finish.CONTEXT_OVERFLOW:
         message = f"{endpoint['label']} has no room for max_tokens = {max_tokens}; lower it"

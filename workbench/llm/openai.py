@@ -400,9 +400,11 @@ def _read_error(
     without: frozenset[str],
     latency_s: float | None,
 ) -> ChatReply:
-    detail = f"{endpoint.label} answered {status}: {error.message}"
+    answer = f"{status}: {error.message.rstrip('.: ')}"
+    detail = f"{endpoint.label} answered {answer}"
     if status == 402 or error.codes & _QUOTA_CODES or _says_quota(status, error):
-        raise EndpointFault("quota_spent", detail)
+        spent = f"the account at {endpoint.label} has nothing left ({answer})"
+        raise EndpointFault("quota_spent", spent)
     if status in (400, 403, 413, 422):
         finish = _finish_of_refusal(status, error)
         if finish is not None:
@@ -413,19 +415,19 @@ def _read_error(
                 dropped_parameters=tuple(sorted(without)),
             )
     if status in (401, 403):
-        where = (
-            f"the key in the environment variable {endpoint.api_key_env}"
+        refused_key = (
+            f"the key in {endpoint.api_key_env} ({answer})"
             if endpoint.api_key_env
-            else "a request without a key (name the variable that holds one: api_key_env in an "
-            "experiment file, --api-key-env of audit)"
+            else f"a request without a key ({answer}); name the variable that holds one: "
+            "api_key_env in an experiment file, --api-key-env of audit"
         )
-        raise EndpointFault("wrong_key", f"{endpoint.label} refused {where}: {detail}")
+        raise EndpointFault("wrong_key", f"{endpoint.label} refused {refused_key}")
     refused = _refused_parameter(error) if status in (400, 422) else None
     if refused is not None and refused not in without:
         raise ParameterRefused(refused, detail)
     if _model_is_unknown(status, error, endpoint.model):
         if error.message != _NOT_AN_API:
-            detail = f"no model {endpoint.model!r} at {endpoint.base_url}: {detail}"
+            detail = f"{endpoint.base_url} doesn't serve {endpoint.model!r} ({answer})"
         raise EndpointFault("unknown_model", detail)
     raise _failure(status, headers, error, detail)
 
