@@ -85,6 +85,15 @@ class UsageOutput(serializers.Serializer[Any]):
     least_cost = serializers.FloatField(help_text="the sum of the costs that are known")
 
 
+class WaitOutput(serializers.Serializer[Any]):
+    """Nothing is sent before a moment, as an endpoint asked for that."""
+
+    endpoint = serializers.CharField(
+        allow_blank=True, help_text="empty where failed runs wait for their next try"
+    )
+    until = serializers.DateTimeField()
+
+
 class ProgressOutput(serializers.Serializer[Any]):
     """How far an experiment is."""
 
@@ -95,8 +104,13 @@ class ProgressOutput(serializers.Serializer[Any]):
     pending = serializers.IntegerField()
     pairs = serializers.IntegerField(source="pairs_total")
     pairs_done = serializers.IntegerField()
-    per_minute = serializers.FloatField(allow_null=True, help_text="executions that ended")
-    seconds_left = serializers.FloatField(allow_null=True)
+    per_minute = serializers.FloatField(
+        allow_null=True,
+        help_text="executions that ended, of the last minutes; null where it isn't running, "
+        "waits, or has just begun",
+    )
+    seconds_left = serializers.FloatField(allow_null=True, help_text="at that rate")
+    waits = WaitOutput(many=True, help_text="what a running experiment waits for now")
     failures = serializers.DictField(
         child=serializers.IntegerField(), help_text="failed tries by whose failure it was"
     )

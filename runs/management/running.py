@@ -176,9 +176,13 @@ def progress_line(progress: Progress) -> str:
         parts.append(f"{progress.dead} without a result")
     parts += [f"{n} {failure} failures" for failure, n in sorted(progress.failures.items())]
     if progress.per_minute:
-        parts.append(f"{progress.per_minute:.1f} runs/min")
+        parts.append(f"{max(progress.per_minute, 1):.0f} runs/min")
     if progress.seconds_left and progress.ended < progress.total:
         parts.append(f"about {duration(progress.seconds_left)} left")
+    parts += [
+        f"{wait.endpoint or 'what failed'} waits until {wait.until:%H:%M:%S} UTC"
+        for wait in progress.waits
+    ]
     return ", ".join(parts)
 
 

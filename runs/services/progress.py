@@ -3,13 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from django.db.models import Count
+from django.db.models import Count, Min, Q
 
-from runs.models import Attempt, Experiment, Failure, Outcome, Pair
+from runs.domain.plan import from_json
+from runs.models import (
+    Attempt,
+    Experiment,
+    ExperimentStatus,
+    Failure,
+    Origin,
+    Outcome,
+    Pair,
+    PairArm,
+)
 from runs.selectors import States, executions_of, states_of
 from runs.services.usage import Usage, usage_of
+from workbench.kernel.leases import LeaseState
+from workbench.llm.limits import held_until
+from workbench.models import AuditEvent
+
+# What the rate is counted over: the recent stretch of work, as it is what goes on.
+RATE_OVER = timedelta(minutes=10)
+RATE_ATTEMPTS = 500
+# Fewer runs, or a shorter stretch, say too little about how long the others will take.
+RATE_RUNS = 3
+RATE_LEAST = timedelta(seconds=10)
+# Shorter waits pass while somebody reads of them.
+WAIT_LEAST = timedelta(seconds=5)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing is sent before ``until``: ``endpoint`` asked for that, or failed runs rest so long.
+
+    Attributes:
+        endpoint: its label; empty where all that is left failed and waits for its next try.
+    """
+
+    endpoint: str
+    until: datetime
 
 
 @dataclass(frozen=True)
@@ -17,8 +51,10 @@ class Progress:
     """Where an experiment's executions and pairs stand.
 
     Attributes:
-        per_minute: executions that ended per minute since the first one, or None.
-        seconds_left: at that rate, or None when it can't be told yet.
+        per_minute: executions that ended per minute of the recent work, None where it isn't
+            running, waits, or has done too little to tell.
+        seconds_left: at that rate, or None when it can't be told.
+        waits: what a running experiment waits for.
         failures: recorded failed attempts by whose failure it was.
     """
 
@@ -31,6 +67,7 @@ class Progress:
     pairs_done: int
     per_minute: float | None
     seconds_left: float | None
+    waits: tuple[Wait, ...]
     failures: dict[str, int]
     usage: Usage
 
@@ -48,13 +85,11 @@ def progress_of(experiment: Experiment, *, now: datetime, states: States | None 
     """
     states = states or states_of(experiment)
     ended = states.done + states.dead
-    per_minute = seconds_left = None
-    if experiment.started_at and ended:
-        until = experiment.ended_at or now
-        minutes = (until - experiment.started_at).total_seconds() / 60
-        if minutes > 0:
-            per_minute = ended / minutes
-            seconds_left = (states.total - ended) / per_minute * 60
+    runs_here = experiment.origin == Origin.PLANNED
+    going = runs_here and experiment.status == ExperimentStatus.RUNNING
+    waits = _waits(experiment, states, now) if going else ()
+    per_minute = _rate(experiment, now) if going and not waits else None
+    seconds_left = (states.total - ended) / per_minute * 60 if per_minute else None
     return Progress(
         total=states.total,
         done=states.done,
@@ -68,9 +103,61 @@ def progress_of(experiment: Experiment, *, now: datetime, states: States | None 
         .count(),
         per_minute=per_minute,
         seconds_left=seconds_left,
+        waits=waits,
         failures=_failures(experiment, states),
         usage=usage_of(experiment),
     )
+
+
+def _rate(experiment: Experiment, now: datetime) -> float | None:
+    """Return the executions that ended per minute of work since it last began, or None.
+
+    Only the newest attempts of all are looked at, found by their key: a bounded number, whatever
+    was recorded before.
+    """
+    since = now - RATE_OVER
+    moves = ("experiment.running", "experiment.retried")
+    began = AuditEvent.objects.filter(subject=experiment.slug, verb__in=moves).order_by("-pk")
+    if (started := began.values_list("at", flat=True).first()) is not None:
+        since = max(since, started)
+    newest = list(Attempt.objects.order_by("-pk").values_list("execution", "at")[:RATE_ATTEMPTS])
+    if len(newest) == RATE_ATTEMPTS:
+        since = max(since, newest[-1][1])
+    recent = [execution for execution, at in newest if at >= since]
+    ended = (
+        PairArm.objects.filter(
+            execution__in=recent,
+            execution__state__in=(LeaseState.DONE, LeaseState.DEAD),
+            pair__cell__experiment=experiment,
+        )
+        .values("execution")
+        .distinct()
+        .count()
+    )
+    if ended < RATE_RUNS or now - since < RATE_LEAST:
+        return None
+    return ended / ((now - since).total_seconds() / 60)
+
+
+def _waits(experiment: Experiment, states: States, now: datetime) -> tuple[Wait, ...]:
+    """Return what keeps a running experiment from sending anything now."""
+    if not (states.pending or states.running):
+        return ()
+    labels = {model.endpoint for model in from_json(experiment.spec).models}
+    held = {
+        label: until
+        for label, until in held_until(labels, now=now).items()
+        if not states.running or until - now >= WAIT_LEAST
+    }
+    if held or states.running:
+        return tuple(Wait(label, until) for label, until in sorted(held.items()))
+    pending = executions_of(experiment).filter(state=LeaseState.PENDING)
+    found = pending.aggregate(
+        first=Min("next_attempt_at"), due=Count("pk", filter=Q(next_attempt_at=None))
+    )
+    if found["due"] or found["first"] is None or found["first"] <= now:
+        return ()
+    return (Wait("", found["first"]),)
 
 
 def _failures(experiment: Experiment, states: States) -> dict[str, int]:

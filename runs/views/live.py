@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,10 +14,11 @@ from runs.domain.plan import Budget
 from runs.models import Experiment, ExperimentStatus, Failure, Origin
 from runs.selectors import States
 from runs.services.lifecycle import BadBudget
-from runs.services.progress import Progress, progress_of
+from runs.services.progress import Progress, Wait, progress_of
 from runs.services.reporting import is_being_pushed
 from runs.services.usage import Usage, budget_of, budget_reached, reached
 from workbench.kernel.forms import Fault
+from workbench.kernel.pages import utc_seconds
 
 FAILURES = {
     Failure.CALL.value: "a model call failed",
@@ -28,7 +29,7 @@ FAILURES = {
     Failure.UNEQUAL_PARAMETERS.value: "the arms were not asked alike",
 }
 _NEXT = {
-    ExperimentStatus.PLANNED: "It waits to be started, here or with the command below.",
+    ExperimentStatus.PLANNED: "It waits to be started.",
     ExperimentStatus.RUNNING: "It goes on by itself; this page may be closed.",
     ExperimentStatus.FINISHED: "",
     ExperimentStatus.CANCELLED: "What was recorded before stays readable.",
@@ -40,7 +41,6 @@ _STORING_NEXT = (
     "Its runs are still being stored; figures are shown once all of them are. If that never "
     "ends, push the same rows again: it goes on where it stopped."
 )
-_COMMANDS = {ExperimentStatus.PLANNED: "start", ExperimentStatus.PAUSED: "resume"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class FailureCount:
 
 @dataclass(frozen=True)
 class ProgressView:
-    """How far an experiment is; ``live`` while it changes by itself.
+    """How far an experiment is; ``live`` while it changes by itself, ``waits`` while it can't.
 
     ``pushed``: its runs were made elsewhere, so nothing was called or spent here.
     """
@@ -62,8 +62,8 @@ class ProgressView:
     status: str
     reason: str
     what_next: str
-    command: str
     live: bool
+    waits: bool
     pushed: bool
     ended: int
     total: int
@@ -179,13 +179,9 @@ def progress_view(
         slug=experiment.slug,
         status=STORING if storing else status.value,
         reason=experiment.reason,
-        what_next=_STORING_NEXT if storing else _what_next(experiment, status, found.usage),
-        command=(
-            f"python3 manage.py experiment {_COMMANDS[status]} {experiment.slug}"
-            if status in _COMMANDS and not pushed
-            else ""
-        ),
+        what_next=_STORING_NEXT if storing else _what_next(experiment, status, found, now),
         live=live,
+        waits=bool(found.waits),
         pushed=pushed,
         ended=found.ended,
         total=found.total,
@@ -196,7 +192,7 @@ def progress_view(
         running=found.running,
         pending=found.pending,
         dead=found.dead,
-        rate="" if found.per_minute is None else f"{found.per_minute:.1f}",
+        rate=_rate(found),
         left=_left(found) if live else "",
         failures=tuple(
             FailureCount(FAILURES.get(cause, cause), count)
@@ -210,11 +206,15 @@ def progress_view(
     )
 
 
-def _what_next(experiment: Experiment, status: ExperimentStatus, used: Usage) -> str:
+def _what_next(
+    experiment: Experiment, status: ExperimentStatus, found: Progress, now: datetime
+) -> str:
     if status is ExperimentStatus.PAUSED:
-        if said := _raised(experiment, used):
+        if said := _raised(experiment, found.usage):
             return said
         return advice_on(experiment.reason)
+    if found.waits:
+        return f"{_waited_for(found.waits, now)} {_NEXT[status]}"
     return _NEXT[status]
 
 
@@ -272,6 +272,27 @@ def duration(seconds: float) -> str:
     if hours < 48:
         return f"{hours} h {minutes} min"
     return f"{hours // 24} days {hours % 24} h"
+
+
+def _waited_for(waits: Sequence[Wait], now: datetime) -> str:
+    """Return what a running experiment waits for, as sentences."""
+    return " ".join(
+        f"{wait.endpoint} asked to wait until {_until(wait.until, now)}; nothing is sent to it "
+        "before."
+        if wait.endpoint
+        else f"What is left failed and is tried again from {_until(wait.until, now)} on."
+        for wait in waits
+    )
+
+
+def _until(moment: datetime, now: datetime) -> str:
+    return f"{moment:%H:%M:%S} UTC" if moment.date() == now.date() else utc_seconds(moment)
+
+
+def _rate(found: Progress) -> str:
+    if found.per_minute is None:
+        return ""
+    return f"{found.per_minute:.0f}" if found.per_minute >= 1 else "less than 1"
 
 
 def _left(found: Progress) -> str:

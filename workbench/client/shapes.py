@@ -33,7 +33,10 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress(Shape):
-    """How far an experiment is; None is unknown."""
+    """How far an experiment is; None is unknown.
+
+    ``waits`` holds the ``endpoint`` and ``until`` of what nothing is sent to now.
+    """
 
     executions: int
     done: int
@@ -46,6 +49,7 @@ class Progress(Shape):
     seconds_left: float | None
     failures: Mapping[str, int]
     usage: Mapping[str, Any]
+    waits: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

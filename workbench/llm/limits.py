@@ -7,7 +7,7 @@ a compare-and-swap on ``version``: read, decide, write where nobody wrote since.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -37,6 +37,12 @@ class GatePolicy:
     open_s: float = 60.0
     probe_s: float = 120.0
     requests_per_minute: float | None = None
+
+
+def held_until(labels: Collection[str], *, now: datetime) -> dict[str, datetime]:
+    """Return until when nothing is sent to those endpoints that asked to wait, by label."""
+    held = EndpointGate.objects.filter(label__in=labels, not_before__gt=now)
+    return {gate.label: gate.not_before for gate in held if gate.not_before}
 
 
 class EndpointGateKeeper:
