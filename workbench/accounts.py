@@ -242,8 +242,9 @@ def set_role(*, user: Any, role: Role, at: datetime, actor: Any = None) -> None:
         _lock_admins()
         if role is not Role.ADMIN:
             _keep_an_admin(without=user)
-        # Locked, as whoever spends a link locks its person and its maker.
-        before = role_of(get_user_model().objects.select_for_update().get(pk=user.pk))
+        # Locked, as whoever spends a link locks its person and its maker. Not their key: events
+        # that name them as their actor hold on to that.
+        before = role_of(get_user_model().objects.select_for_update(no_key=True).get(pk=user.pk))
         if before is not role:
             _end_links(user, at=at)
             if role is not Role.ADMIN:
@@ -540,7 +541,7 @@ def _acting_admin(actor: Any, *, on: Any) -> None:
 
 def _reached(user: Any, actor: Any) -> Any:
     """Return ``user``, locked, where ``actor`` may make links for them."""
-    found = get_user_model().objects.select_for_update().get(pk=user.pk)
+    found = get_user_model().objects.select_for_update(no_key=True).get(pk=user.pk)
     _acting(actor, reach=role_of(found))
     if not found.is_active:
         raise NotActive(f"'{found.username}' is deactivated; reactivate them first")
@@ -603,7 +604,11 @@ def _spend(token: str, purpose: LinkPurpose, *, now: datetime) -> Any:
     # The people first, as deactivating and changing a role do it: who waits for the other sees
     # what was done. In one order, so that two who made links for each other don't wait in a ring.
     both = [made.user_id, made.created_by_id]
-    locked = get_user_model().objects.select_for_update().filter(pk__in=[pk for pk in both if pk])
+    locked = (
+        get_user_model()
+        .objects.select_for_update(no_key=True)
+        .filter(pk__in=[pk for pk in both if pk])
+    )
     user = {one.pk: one for one in locked.order_by("pk")}[made.user_id]
     # Under the locks: what either may do may have changed meanwhile.
     if fault := link_fault(token=token, now=now, purpose=purpose):
