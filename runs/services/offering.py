@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby, islice
-from operator import itemgetter
+from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Exists, OuterRef, Q
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery
 
 from runs.domain.drafts import EndpointChoice
 from runs.domain.plan import ModelSpec
@@ -103,34 +102,36 @@ def _numbered_suites(wanted: Collection[tuple[str, int | None]]) -> list[tuple[s
 
 def older_suites() -> tuple[SuiteChoice, ...]:
     """Return the last few versions before the newest of each stored suite, by name."""
-    newer = Benchmark.objects.filter(slug=OuterRef("slug"), number__gt=OuterRef("number"))
-    found = runnable_benchmarks(newest=False).filter(Exists(newer))
-    few = _few(found.order_by("slug", "-number").values_list("slug", "number", "pk"))
-    counts = dict(Benchmark.objects.filter(pk__in=few).values_list("pk").annotate(Count("tasks")))
-    return tuple(SuiteChoice(name, counts[pk]) for pk, name in few.items())
+    counted = (
+        runnable_benchmarks(newest=False)
+        .annotate(newer=Subquery(_newer(Benchmark)))
+        .filter(newer__range=(1, OLDER_OFFERED))
+        .annotate(n=Count("tasks"))
+        .order_by("slug", "-number")
+        .values_list("slug", "number", "n")
+    )
+    return tuple(SuiteChoice(versioned(slug, number), n) for slug, number, n in counted)
 
 
 def older_libraries() -> tuple[LibraryChoice, ...]:
     """Return the last few versions before the newest of each stored library, by name."""
-    newer = Library.objects.filter(slug=OuterRef("slug"), number__gt=OuterRef("number"))
-    found = Library.objects.filter(Exists(newer)).order_by("slug", "-number")
-    few = _few(found.values_list("slug", "number", "pk"))
     held = Q(entries__skill_version__skill__status=Status.QUARANTINED)
-    counted = Library.objects.filter(pk__in=few).annotate(
-        n=Count("entries"), held=Count("entries", filter=held)
+    counted = (
+        Library.objects.annotate(newer=Subquery(_newer(Library)))
+        .filter(newer__range=(1, OLDER_OFFERED))
+        .annotate(n=Count("entries"), held=Count("entries", filter=held))
+        .order_by("slug", "-number")
+        .values_list("slug", "number", "n", "held")
     )
-    counts = {pk: (n, held) for pk, n, held in counted.values_list("pk", "n", "held")}
-    return tuple(LibraryChoice(name, *counts[pk]) for pk, name in few.items())
+    return tuple(
+        LibraryChoice(versioned(slug, number), n, held) for slug, number, n, held in counted
+    )
 
 
-def _few(versions: Iterable[tuple[str, int, int]]) -> dict[int, str]:
-    """Return the names of the first few of each slug by primary key."""
-    of_slug = groupby(versions, key=itemgetter(0))
-    return {
-        pk: versioned(slug, number)
-        for _, rows in of_slug
-        for slug, number, pk in islice(rows, OLDER_OFFERED)
-    }
+def _newer(model: type[Benchmark] | type[Library]) -> QuerySet[Any, Any]:
+    """Return how many newer versions the version of an outer query has; null for the newest."""
+    newer = model._default_manager.filter(slug=OuterRef("slug"), number__gt=OuterRef("number"))
+    return newer.order_by().values("slug").annotate(n=Count("pk")).values("n")
 
 
 def library_choices() -> tuple[LibraryChoice, ...]:

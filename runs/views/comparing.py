@@ -242,7 +242,9 @@ def compare(request: HttpRequest) -> HttpResponse:
             field = "compare-a" if f"'{asked.a}'" in str(missing) else "compare-b"
             faults = (Fault(field, f"{missing}."),)
         except ProtocolDiffers as refused:
-            faults = (Fault("compare-b", f"{refused}."),)
+            ticks = ", ".join(factor.replace("_", " ") for factor in refused.factors)
+            said = f"{refused.told} tick what may differ below ({ticks})."
+            faults = (Fault("compare-b", said),)
         except CannotCompare as refused:
             faults = (Fault("compare-b", f"{refused}."),)
     elif asked.a or asked.b:

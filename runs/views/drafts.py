@@ -21,6 +21,7 @@ from runs.domain.drafts import (
     read_form,
     write_form,
 )
+from runs.domain.effects import REPORTING_THRESHOLD
 from runs.domain.plan import ExperimentSpec, Problem
 from runs.models import Experiment, ExperimentDraft, Origin
 from runs.services.drafting import (
@@ -127,6 +128,7 @@ class EstimateView:
     executions: str
     n_cond: str
     n_cond_range: str
+    too_few: str
     calls: str
     tokens: str
     cost: str
@@ -435,7 +437,7 @@ def draft(request: HttpRequest, slug: str) -> HttpResponse:
             cells=check.cells,
             facts=_facts(check.spec) if check.spec else (),
             problems=tuple(_problem(problem) for problem in check.problems),
-            estimate=_estimate(estimate, found) if estimate else None,
+            estimate=_estimate(estimate, found, cells=check.cells or 1) if estimate else None,
             job=job,
             busy=bool(job and job.live),
             not_in_form=_not_in_form(found.toml),
@@ -509,7 +511,7 @@ def _facts(spec: ExperimentSpec) -> tuple[Fact, ...]:
     )
 
 
-def _estimate(found: DraftEstimate, draft: ExperimentDraft) -> EstimateView:
+def _estimate(found: DraftEstimate, draft: ExperimentDraft, *, cells: int) -> EstimateView:
     job = job_of(draft, ESTIMATE_TASK)
     return EstimateView(
         made=utc(job.ended_at) if job else "",
@@ -518,6 +520,7 @@ def _estimate(found: DraftEstimate, draft: ExperimentDraft) -> EstimateView:
         executions=f"{found.executions:,}",
         n_cond=f"{found.expected_n_cond:,.0f}",
         n_cond_range=_range(found.n_cond_low, found.n_cond_high),
+        too_few=_too_few(found.expected_n_cond / cells, cells=cells),
         calls=f"{found.calls:,.0f}",
         tokens=_figure(found.tokens, ",.0f"),
         cost=_figure(found.cost, ",.4g"),
@@ -546,6 +549,22 @@ def _estimate(found: DraftEstimate, draft: ExperimentDraft) -> EstimateView:
             )
             for model in found.models
         ),
+    )
+
+
+def _too_few(expected: float, *, cells: int) -> str:
+    """Return a warning where a cell is likely to end without enough evidence, else nothing.
+
+    Args:
+        expected: pairs of a cell that will have a skill returned, the mean of all cells.
+    """
+    if expected >= REPORTING_THRESHOLD:
+        return ""
+    pairs = _count(round(expected), "pair")
+    where = "" if cells == 1 else " of each cell"
+    return (
+        f"About {pairs}{where} will have a skill returned. Under {REPORTING_THRESHOLD} a cell is "
+        "called not enough evidence: take more tasks or replicates."
     )
 
 

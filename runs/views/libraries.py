@@ -263,11 +263,16 @@ def new(request: HttpRequest) -> HttpResponse:
             at=timezone.now(),
         )
     except UnsafeArchive as refused:
-        faults = [Fault("file", "File: nothing of this zip was read; see below why.")]
+        faults = [
+            Fault(
+                "file",
+                "File: nothing of this zip was read; why is listed above the form.",
+            )
+        ]
         members = tuple(MemberFault(p.member, "", p.reason, p.fix) for p in refused.problems)
         return _form(request, slug, skip, faults, members=members, left_out=refused.left_out)
     except SkillsLeftOut as refused:
-        faults = [Fault("file", f"File: {refused}; see below.")]
+        faults = [Fault("file", f"File: {refused}; they are listed above the form.")]
         return _form(request, slug, skip, faults, loaded=refused.loaded)
     except (NothingToImport, LibraryQuarantined) as refused:
         return _form(request, slug, skip, [Fault("file", f"File: {refused}.")])

@@ -77,7 +77,7 @@ def push(request: HttpRequest) -> HttpResponse:
     except PushTooLarge as refused:
         return _form(request, slug, preset, (Fault("file", f"File: {refused}."),), status=413)
     except BadRows as bad_rows:
-        fault = Fault("file", "File: some rows can't be used; see below. Nothing was stored.")
+        fault = Fault("file", "File: nothing was stored; the rows to correct are listed above.")
         return _form(request, slug, preset, (fault,), problems=tuple(map(str, bad_rows.problems)))
     except (BadPush, UnmatchedReplicates) as refused:
         return _form(request, slug, preset, (Fault("file", f"File: {refused}"),))

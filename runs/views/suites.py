@@ -266,7 +266,7 @@ def new(request: HttpRequest) -> HttpResponse:
     except FileTooLarge as error:
         return _form(request, slug, format, [Fault("file", f"File: {error}.")])
     except TaskFileRefused as refused:
-        faults = [Fault("file", "File: nothing was stored; its lines below need correcting.")]
+        faults = [Fault("file", "File: nothing was stored; the lines to correct are listed above.")]
         return _form(request, slug, format, faults, refused)
     if received.stored:
         messages.info(

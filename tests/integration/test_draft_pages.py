@@ -26,7 +26,8 @@ from runs.domain.pauses import advice_on
 from runs.domain.plan import CellSpec, ModelSpec, parse_experiment
 from runs.models import Experiment, ExperimentDraft, ExperimentStatus
 from runs.services.drafting import draft_by_slug, save_draft
-from runs.services.launching import ESTIMATE_TASK, START_TASK
+from runs.services.launching import ESTIMATE_TASK, START_TASK, estimate_of
+from runs.views.drafts import _too_few
 from runs.views.live import budget_from
 from tests.drafts import TOML, estimate, make_draft, start, store_suite, work_off
 from tests.experiments import make_spec, run_left
@@ -586,7 +587,9 @@ def test_a_program_writes_checks_estimates_and_starts_a_draft(lead: Client) -> N
     assert send(lead, "GET", f"jobs/{asked.data['uid']}/").data["result"]["experiment"] == "panel"
     paused = send(lead, "POST", "experiments/panel/pause/", {"reason": "lunch"})
     assert (paused.data["status"], paused.data["reason"]) == ("paused", "lunch")
-    capped = send(lead, "PUT", "experiments/panel/budget/", {"calls": 5})
+    used_up = send(lead, "PUT", "experiments/panel/budget/", {"calls": 5})
+    assert (used_up.status_code, list(used_up.data["fields"])) == (400, ["calls"])
+    capped = send(lead, "PUT", "experiments/panel/budget/", {"calls": 500})
     assert capped.status_code == 200
     assert send(lead, "POST", "experiments/panel/resume/").data["status"] == "running"
     assert send(lead, "POST", "experiments/panel/start/").status_code == 409
@@ -662,3 +665,27 @@ def test_endpoints_are_told_without_their_keys(
 def test_an_estimate_survives_in_the_json_of_its_job() -> None:
     job = estimate(make_draft())
     assert json.loads(json.dumps(job.result)) == job.result
+
+
+def test_an_estimate_warns_of_cells_that_will_not_be_enough(lead: Client) -> None:
+    # 12 tasks, and the scripted model is returned a skill in half of its runs or fewer.
+    draft = make_draft()
+    estimate(draft)
+    told = text_of(lead.get("/experiments/drafts/panel/"))
+    found = estimate_of(draft)
+    assert found is not None
+    assert ("Under 10 a cell is called not enough evidence" in told) == (found.expected_n_cond < 10)
+
+
+@pytest.mark.parametrize(
+    ("expected", "cells", "said"),
+    [
+        (9.96, 1, "About 10 pairs will have a skill returned."),
+        (4.2, 1, "About 4 pairs will have a skill returned."),
+        (1, 3, "About 1 pair of each cell will have a skill returned."),
+        (10, 1, ""),
+    ],
+)
+def test_the_warning_counts_by_cell(expected: float, cells: int, said: str) -> None:
+    assert _too_few(expected, cells=cells).startswith(said)
+    assert bool(_too_few(expected, cells=cells)) == bool(said)

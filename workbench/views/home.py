@@ -22,7 +22,7 @@ from runs.views.figures import CellView, cell_view, cell_views
 from runs.views.flips import Flip, flips_of
 from runs.views.live import ProgressView, progress_view
 from workbench.kernel.pages import render_page, utc_seconds
-from workbench.kernel.roles import is_unblinded, role_of
+from workbench.kernel.roles import Role, is_unblinded, role_of
 
 FLIPS_SHOWN = 3
 
@@ -59,6 +59,8 @@ class HomePage:
     """The first page of leads and admins."""
 
     newest: Newest | None
+    needs_password: bool
+    may_invite: bool
     example: CellView
     example_source: str
 
@@ -83,6 +85,8 @@ def home(request: HttpRequest) -> HttpResponse:
         "home.html",
         HomePage(
             newest=_newest(experiment) if experiment else None,
+            needs_password=not request.user.has_usable_password(),  # type: ignore[union-attr]
+            may_invite=role_of(request.user) is Role.ADMIN,
             example=cell_view("", example),
             example_source=example["cell"]["source"],
         ),

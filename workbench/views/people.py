@@ -29,7 +29,7 @@ from workbench.views.links import show_links
 LONGEST_LIST = 20_000
 _SEPARATORS = re.compile(r"[\s,;]+")
 ROLE_MEANINGS = {
-    Role.ANNOTATOR: "labels cases, sees no results",
+    Role.ANNOTATOR: "will label cases (a later version), sees no results",
     Role.LEAD: "runs experiments, sees results, invites annotators",
     Role.ADMIN: "does everything, people too",
 }

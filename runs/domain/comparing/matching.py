@@ -45,14 +45,16 @@ class ProtocolDiffers(Exception):
 
     def __init__(self, differences: Sequence[Difference]) -> None:
         self.differences = tuple(differences)
-        super().__init__(
+        #: What is wrong, without how to say that it may be: each way in has its own.
+        self.told = (
             "A and B differ in more than their skills: "
             + "; ".join(one.text for one in differences)
-            + ". What comes out could be due to either. Compare runs that are alike, or say that "
-            "a factor may differ with "
-            + " ".join(
-                f"--allow {factor}" for factor in dict.fromkeys(d.factor for d in differences)
-            )
+            + ". What comes out could be due to either. Compare runs that are alike, or"
+        )
+        self.factors = tuple(dict.fromkeys(one.factor for one in differences))
+        super().__init__(
+            f"{self.told} say that a factor may differ with "
+            + " ".join(f"--allow {factor}" for factor in self.factors)
         )
 
 
