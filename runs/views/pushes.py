@@ -47,7 +47,7 @@ class PushPage:
 def push(request: HttpRequest) -> HttpResponse:
     """Show the form; keep the rows that were handed in and show how far their storing is."""
     if request.method != "POST":
-        return _form(request)
+        return _form(request, request.GET.get("experiment", ""))
     given = posted(request, "experiment", "preset", files=("file",))
     slug, preset = given["experiment"].strip(), given["preset"] or Preset.DEFAULT.value
     file = request.FILES.get("file")

@@ -16,6 +16,8 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from runs.models import ExperimentDraft
+from runs.services.drafting import create_draft
 from tests.factories import NOW, make_job, make_user
 from tests.htmlchecks import faults_of
 from workbench import jobs
@@ -349,3 +351,33 @@ def test_the_address_tells_programs_the_same(client: Client) -> None:
         "created_at": "2026-03-02T09:30:00Z",
         "ended_at": None,
     }
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("kind", "section", "again"),
+    [
+        (
+            "runs.push_rows",
+            "/experiments/",
+            'href="/experiments/push/?experiment=panel">Push again',
+        ),
+        ("runs.import_suite", "/suites/", 'href="/suites/new/?suite=panel">Upload again'),
+        ("runs.export", "/exports/", 'href="/exports/">Export again'),
+        ("runs.rescore", "/experiments/", 'href="/experiments/panel/">Open the experiment'),
+        ("runs.start_draft", "/experiments/", 'href="/experiments/drafts/panel/">Open the draft'),
+    ],
+)
+def test_a_failed_job_leads_back_to_where_it_is_mended(
+    client: Client, kind: str, section: str, again: str
+) -> None:
+    client.force_login(make_user("lee", Role.LEAD))
+    create_draft(toml='slug = "panel"\n', author=None, at=NOW)
+    for state, leads in (("dead", True), ("running", False)):
+        job = make_job(kind=kind, subject="panel", state=state)
+        html = client.get(reverse("job", kwargs={"uid": job.uid})).content.decode()
+        assert f'<p class="eyebrow"><a href="{section}">' in html
+        assert (again in html) is leads
+    ExperimentDraft.objects.all().delete()
+    job = make_job(kind="runs.start_draft", subject="panel", state="dead")
+    assert "Open the draft" not in client.get(reverse("job", args=[job.uid])).content.decode()

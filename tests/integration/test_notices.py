@@ -698,7 +698,7 @@ def test_a_receiver_that_is_away_is_no_fault_of_ours(ada: Any, settings: Any) ->
     hook(settings, ada, "http://127.0.0.1:9/")
     tell()
     assert not deliver(uid=Delivery.objects.get().uid)
-    assert Delivery.objects.get().answer == "it can't be reached (ConnectError)"
+    assert Delivery.objects.get().answer == "nothing listens at 127.0.0.1:9"
 
 
 HOSTS = ["hooks.example", "hooks.example:8443", "http://relay.local:8080", "*.chat.example", "é"]
@@ -832,6 +832,10 @@ def test_an_admin_adds_tests_and_removes_a_webhook(receiver: Receiver, admin: Cl
     receiver.answers = [404]
     html = admin.post(reverse("webhook-test", kwargs=where), follow=True).content.decode()
     assert "The test was not taken: answered 404." in html
+    # What came of the last test stays on the page.
+    again = admin.get(reverse("webhooks")).content.decode()
+    assert "not taken: answered 404" in again
+    assert "answered 200" not in again
     assert not Notice.objects.exists()
     admin.post(reverse("webhook-remove", kwargs=where))
     assert admin.post(reverse("webhook-remove", kwargs=where)).status_code == 404
@@ -855,7 +859,7 @@ def test_all_kinds_mean_later_ones_too(receiver: Receiver, admin: Client) -> Non
     [
         ({"url": "https://evil.example/", "kind": "budget_reached"}, "is not listed", "url"),
         ({"url": "", "kind": "budget_reached"}, "must begin with https://", "url"),
-        ({"url": "https://hooks.example/"}, "Choose at least one kind", "kinds"),
+        ({"url": "https://hooks.example/"}, "Told of: choose at least one kind", "kinds"),
     ],
 )
 def test_a_refused_webhook_keeps_what_was_typed(

@@ -40,7 +40,7 @@ from workbench.kernel.leases import (
     settle,
 )
 from workbench.kernel.public import public_url
-from workbench.models import Delivery, Notice, Webhook
+from workbench.models import AuditEvent, Delivery, Notice, Webhook
 from workbench.notices import DELIVER_TASK, QUEUE, NoticeKind
 from workbench.trail import record_event
 
@@ -116,7 +116,7 @@ def checked_url(url: str) -> str:
     if _entry_for(place) is None:
         raise BadWebhook(
             f"{place.scheme}://{place.host}:{place.port} is not listed in WORKBENCH_WEBHOOK_HOSTS; "
-            f"listed: {', '.join(settings.WEBHOOK_HOSTS)}"
+            f"listed: {', '.join(settings.WEBHOOK_HOSTS)}. Whoever runs the workbench adds hosts"
         )
     return url
 
@@ -225,11 +225,15 @@ def remove_webhook(*, uid: UUID, actor: Any, at: datetime) -> None:
         _record("removed", webhook, actor, at)
 
 
-def _record(verb: str, webhook: Webhook, actor: Any, at: datetime) -> None:
+def _record(verb: str, webhook: Webhook, actor: Any, at: datetime, *, reason: str = "") -> None:
     # Only the host: many receivers' addresses are secrets.
     host = _place_of(webhook.url).host
     record_event(
-        actor=actor, verb=f"webhook.{verb}", subject=f"{webhook.uid} at {host}"[:200], at=at
+        actor=actor,
+        verb=f"webhook.{verb}",
+        subject=f"{webhook.uid} at {host}"[:200],
+        reason=reason,
+        at=at,
     )
 
 
@@ -304,14 +308,25 @@ def try_webhook(*, uid: UUID, actor: Any, at: datetime) -> tuple[bool, str]:
         WebhookMissing: there is none, or it was removed.
     """
     webhook = webhook_by_uid(uid)
-    _record("tested", webhook, actor, at)
     text = "This is a test: nothing happened, and nothing is to be done."
     body = _json(uid=uuid.uuid4(), kind="test", subject="test", text=text, path="/notices/", at=at)
     try:
         status = _post(webhook, body, uid=uuid.uuid4())
+        took, answer = _taken(status), _said(status)
     except NotSent as error:
-        return False, str(error)
-    return _taken(status), _said(status)
+        took, answer = False, str(error)
+    said = f"{_TOOK if took else 'not taken'}: {answer}"
+    _record("tested", webhook, actor, at, reason=said)
+    return took, answer
+
+
+_TOOK = "taken"
+
+
+def last_test(webhook: Webhook) -> AuditEvent | None:
+    """Return the event of the webhook's last test; its reason says what came of it."""
+    events = AuditEvent.objects.filter(verb="webhook.tested", subject__startswith=f"{webhook.uid} ")
+    return events.order_by("-pk").first()
 
 
 def _taken(status: int) -> bool:
@@ -380,7 +395,20 @@ def _post(webhook: Webhook, body: bytes, *, uid: UUID) -> int:
     except httpx2.TimeoutException as error:
         raise NotSent(f"no answer within {TIMEOUT_S:g} s") from error
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
-        raise NotSent(f"it can't be reached ({type(error).__name__})") from error
+        where = f"{place.host}:{place.port}"
+        if _is_refused(error):
+            raise NotSent(f"nothing listens at {where}") from error
+        raise NotSent(f"{where} can't be reached ({type(error).__name__})") from error
+
+
+def _is_refused(error: BaseException) -> bool:
+    """Return whether ``error`` comes down to a connection that was refused."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ConnectionRefusedError):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
 
 
 Resolve = Callable[..., list[Any]]

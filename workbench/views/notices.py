@@ -41,6 +41,7 @@ from workbench.notices.webhooks import (
     add_webhook,
     checked_url,
     deliveries_of,
+    last_test,
     remove_webhook,
     secret_of,
     try_webhook,
@@ -200,6 +201,8 @@ class WebhookRow:
     secret: str
     by: str
     added: str
+    tested: str
+    test: str
     deliveries: tuple[DeliveryRow, ...]
 
 
@@ -244,14 +247,14 @@ def webhooks(request: HttpRequest) -> HttpResponse:
     url = request.POST.get("url", "").strip()
     asked = request.POST.getlist("kind")
     kinds = [kind for kind in NoticeKind if kind.value in asked]
-    error = "" if kinds else "Choose at least one kind of notice."
+    error = "" if kinds else "Told of: choose at least one kind of notice."
     if not error:
         try:
             # All of them means those of later versions too.
             chosen = [] if len(kinds) == len(NoticeKind) else kinds
             add_webhook(url=url, kinds=chosen, actor=request.user, at=timezone.now())
         except BadWebhook as bad:
-            error = f"{str(bad)[:1].upper()}{str(bad)[1:]}"
+            error = f"Address: {bad}"
     if error:
         return _webhooks_page(request, url=url, kinds=kinds, error=error, status=400)
     messages.success(request, "Added. Send it a test to see that it is taken.")
@@ -286,6 +289,7 @@ def _webhook_row(webhook: Webhook) -> WebhookRow:
         checked_url(webhook.url)
     except BadWebhook as bad:
         fault = str(bad)
+    test = last_test(webhook)
     return WebhookRow(
         uid=str(webhook.uid),
         url=webhook.url,
@@ -294,6 +298,8 @@ def _webhook_row(webhook: Webhook) -> WebhookRow:
         secret=secret_of(webhook),
         by=webhook.created_by.get_username(),
         added=utc(webhook.created_at),
+        tested=utc(test.at) if test else "",
+        test=test.reason if test else "",
         deliveries=tuple(
             _delivery_row(one) for one in deliveries_of(webhook).order_by("-pk")[:SHOWN_AT_MOST]
         ),
