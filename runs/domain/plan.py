@@ -314,8 +314,13 @@ _LATER_KEYS = {
 }
 
 
-def parse_experiment(text: str, *, path: str) -> ExperimentSpec:
+def parse_experiment(
+    text: str, *, path: str, configured: Sequence[ModelSpec] = ()
+) -> ExperimentSpec:
     """Return the experiment that the TOML ``text`` describes.
+
+    Args:
+        configured: models whose dialect, prices and limits hold where the file names none.
 
     Raises:
         InvalidExperiment: naming each wrong place of ``path`` by line, and its fix.
@@ -324,7 +329,7 @@ def parse_experiment(text: str, *, path: str) -> ExperimentSpec:
         data = read_toml(text)
     except Unreadable as error:
         raise InvalidExperiment(path, error.problems) from error
-    reader = _Reader(text)
+    reader = _Reader(text, configured)
     spec = reader.experiment(data)
     if reader.problems:
         raise InvalidExperiment(path, sorted(reader.problems, key=lambda p: p.line or 0))
@@ -371,16 +376,15 @@ def named_in(text: str, *, table: str, key: str) -> list[tuple[str, int | None]]
 class _Reader:
     """Collects every problem of a file instead of stopping at the first."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, configured: Sequence[ModelSpec]) -> None:
         self._lines = lines_of(text)
+        self._configured = {(m.id, m.base_url.rstrip("/")): m for m in configured}
         self._cells_so_far = 0
         self.problems: list[Problem] = []
 
     def experiment(self, data: Mapping[str, Any]) -> ExperimentSpec | None:
-        tables = {"budget", "model", "benchmark", "cell", "analysis"}
-        top = self._table(
-            {k: v for k, v in data.items() if k not in tables}, _TOP, "", also=tuple(tables)
-        )
+        tables = ("budget", "model", "benchmark", "cell", "analysis")
+        top = self._table({k: v for k, v in data.items() if k not in tables}, _TOP, "", also=tables)
         if "schema" not in data:
             self._problem(None, "the key 'schema' is missing; write schema = 1")
         slug = top.get("slug", "")
@@ -390,7 +394,7 @@ class _Reader:
         preset = top.get("preset", "default")
         budget = self._table(self._mapping(data, "budget"), _BUDGET, "budget")
         analysis = self._table(self._mapping(data, "analysis"), _ANALYSIS, "analysis")
-        given = self._tables(data, "model")
+        given = [self._as_configured(table) for table in self._tables(data, "model")]
         models = [self._model(t, i) for i, t in enumerate(given)]
         benchmarks = [self._benchmark(t, i) for i, t in enumerate(self._tables(data, "benchmark"))]
         cells = [
@@ -425,6 +429,15 @@ class _Reader:
             queue_flips=top.get("queue_flips", False),
             analysis=analysis,
         )
+
+    def _as_configured(self, table: dict[str, Any]) -> dict[str, Any]:
+        """Return a model entry with what is configured and it doesn't name itself."""
+        identity = (str(table.get("id")), str(table.get("base_url")).rstrip("/"))
+        known = {
+            key: getattr(self._configured.get(identity), key, None)
+            for key in ("dialect", "price_in", "price_out", "timeout_s", "requests_per_minute")
+        }
+        return {**{key: value for key, value in known.items() if value is not None}, **table}
 
     def _no_repeats(self, name: str, identities: Sequence[object]) -> None:
         for index, identity in enumerate(identities):

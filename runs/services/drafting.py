@@ -31,7 +31,7 @@ from runs.domain.plan import (
 )
 from runs.domain.suites import SUITE_NAMES
 from runs.models import Experiment, ExperimentDraft, ExperimentStatus, Origin
-from runs.services.naming import check_names
+from runs.services.naming import check_names, configured_models
 from runs.services.offering import suite_choices
 from workbench.trail import record_event
 
@@ -254,7 +254,7 @@ def check_draft(toml: str, *, slug: str = "") -> DraftCheck:
         slug: of the draft whose file it is, which the file may have.
     """
     try:
-        spec = parse_experiment(toml, path="")
+        spec = parse_experiment(toml, path="", configured=configured_models())
         check_names(text=toml, path="", trusted=False)
     except InvalidExperiment as error:
         return DraftCheck(error.problems)

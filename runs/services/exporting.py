@@ -7,6 +7,8 @@ limits how much there may be. Runs are written as run rows (docs/exports.md): wh
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -76,9 +78,11 @@ class ExportKind(StrEnum):
 
 
 KEPT_FOR = timedelta(days=7)
+# The Python that runs this: another one's packages aren't seen here.
 PARQUET_MISSING = (
     "Parquet needs the package pyarrow (the extra 'parquet'), which isn't installed here: run "
-    "python3 -m pip install 'pyarrow>=26', or choose CSV or JSONL"
+    f"{shlex.quote(sys.executable)} -m pip install 'pyarrow>=26', then restart serve; or choose "
+    "CSV or JSONL"
 )
 MOST_EXPERIMENTS = 50
 EXPORT_LISTING = Listing(

@@ -14,7 +14,7 @@ from typing import Any
 
 from runs.domain.drafts import EndpointChoice
 from runs.domain.filetext import MOST_PROBLEMS, read_toml
-from runs.domain.plan import InvalidExperiment, Problem, line_of, named_in
+from runs.domain.plan import InvalidExperiment, ModelSpec, Problem, line_of, named_in
 from runs.domain.suites import SUITE_NAMES
 from runs.services.offering import endpoint_choices, library_choices, suite_choices
 from runs.services.preparing import POOLS
@@ -46,6 +46,14 @@ def check_names(*, text: str, path: str, trusted: bool = True) -> None:
     problems = list(islice(chain.from_iterable(named), MOST_PROBLEMS))
     if problems:
         raise InvalidExperiment(path, sorted(problems, key=lambda p: p.line or 0))
+
+
+def configured_models() -> tuple[ModelSpec, ...]:
+    """Return the models of the configured endpoints; none while their file has a problem."""
+    try:
+        return tuple(model for choice in endpoint_choices() for model in choice.models)
+    except InvalidEndpoints:
+        return ()  # check_names tells it
 
 
 def _suites(text: str, *, trusted: bool) -> Iterator[Problem]:
@@ -119,7 +127,8 @@ def _faults_at(choice: EndpointChoice, model: dict[str, Any]) -> Iterator[tuple[
     if given != wanted and not either:
         fix = f'write api_key_env = "{wanted}"' if wanted else "remove api_key_env"
         # Any other variable's value would be sent to the endpoint as if it were a key.
-        yield "api_key_env", f"the endpoint {choice.name} uses another key; {fix}"
+        fault = "uses another key;" if given else "needs its key named:"
+        yield "api_key_env", f"the endpoint {choice.name} {fault} {fix}"
     if not choice.models:
         return
     known = {one.id: one for one in choice.models}
@@ -131,7 +140,7 @@ def _faults_at(choice: EndpointChoice, model: dict[str, Any]) -> Iterator[tuple[
         )
         return
     most = configured.requests_per_minute
-    if most and (model.get("requests_per_minute") or most + 1) > most:
+    if most and (model.get("requests_per_minute") or 0) > most:
         yield (
             "requests_per_minute",
             f"the endpoint {choice.name} takes no more; write requests_per_minute = {most}",

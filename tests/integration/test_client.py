@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,6 +24,9 @@ from runs import tasks
 from runs.models import Experiment, ExperimentStatus, Pair
 from runs.selectors import runnable_executions
 from runs.services import sweeping
+from runs.services.drafting import check_draft
+from runs.services.preparing import import_suite
+from runs.services.tasks import suite_load
 from tests.drafts import TOML, store_suite
 from tests.experiments import grader, write_tasks
 from tests.factories import (
@@ -126,7 +131,8 @@ def test_the_document_does_what_it_says(
     known: dict[str, Any] = {}
     for block in blocks:
         code = block.replace("https://llm.example/v1", "scripted:mixed")
-        exec(compile(code.replace("small-model", "scripted"), "docs/api.md", "exec"), known)
+        code = re.sub(r"api_key_env = .*\n", "", code).replace("small-4b", "scripted")
+        exec(compile(code, "docs/api.md", "exec"), known)
 
     # Of t1 (lost), t2 (both passed) and t3 (won, nothing returned): RAE (0 - 1) / 2, OAE 0 / 3.
     row = known["frame"].iloc[0]
@@ -139,6 +145,43 @@ def test_the_document_does_what_it_says(
     # Six tasks, two arms, two experiments.
     assert len(pd.read_csv(known["path"])) == 24
     assert "finished" in capsys.readouterr().out
+
+
+def test_the_documents_study_fits_the_documents_endpoint(tmp_path: Path, settings: Any) -> None:
+    """The draft of docs/api.md on an endpoint as docs/experiments.md configures it."""
+    settings.DATA_DIR = tmp_path
+    api, experiments = ((ROOT / "docs" / name).read_text() for name in ("api.md", "experiments.md"))
+    (configured,) = re.findall(r"```toml\n(\[\[endpoint\]\].*?)```", experiments, re.S)
+    (tmp_path / "endpoints.toml").write_text(configured)
+    (draft,) = re.findall(r'create_draft\("""\n(.*?)"""\)', api, re.S)
+    suite = suite_load(source=str(write_tasks(tmp_path / "interview.jsonl")))
+    import_suite(suite=suite, open_grader=grader)
+    make_library("algorithms")
+    found = check_draft(draft)
+    assert found.problems == ()
+    assert found.spec is not None
+    assert (found.spec.models[0].price_in, found.spec.models[0].price_out) == (0.2, 0.6)
+    keyless = check_draft(re.sub(r"api_key_env = .*\n", "", draft))
+    assert 'needs its key named: write api_key_env = "GATEWAY_KEY"' in str(keyless.problems)
+
+
+def test_the_folder_alone_is_the_client(tmp_path: Path) -> None:
+    """As docs/api.md brings it to another machine: with its two packages and nothing else."""
+    shutil.copytree(ROOT / "workbench" / "client", tmp_path / "workbench" / "client")
+    code = (
+        "import sys, workbench.client as c; c.Workbench('http://127.0.0.1:9', 'token');"
+        "print(c.__file__, sorted(m for m in sys.modules if m.startswith(('django', 'runs'))))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.strip() == f"{tmp_path / 'workbench' / 'client' / '__init__.py'} []"
 
 
 def test_the_document_names_every_error_and_scope() -> None:

@@ -144,7 +144,8 @@ def test_no_key_but_the_endpoints_own_can_be_sent_anywhere(
     other = stolen.replace("open.example", "keyed.example")
     wanted = 'the endpoint keyed uses another key; write api_key_env = "OUR_KEY"'
     assert problems_of(other) == [(8, wanted)]
-    assert problems_of(other.replace('api_key_env = "SECRET_KEY"\n', "")) == [(5, wanted)]
+    unnamed = wanted.replace("uses another key;", "needs its key named:")
+    assert problems_of(other.replace('api_key_env = "SECRET_KEY"\n', "")) == [(5, unnamed)]
     assert problems_of(other.replace("SECRET_KEY", "OUR_KEY")) == []
 
 
@@ -162,6 +163,36 @@ def test_the_environments_own_endpoint_may_go_with_its_own_key_or_without(
         assert (line, "uses another key" in message) == (8, True)
 
 
+def test_configured_prices_hold_where_a_file_names_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OUR_KEY", "sk-1")
+    endpoints_file().write_text(
+        '[[endpoint]]\nname = "keyed"\nbase_url = "https://keyed.example/v1"\n'
+        'api_key_env = "OUR_KEY"\n'
+        '[[endpoint.model]]\nid = "scripted"\nprice_in = 0.2\nprice_out = 0.6\n'
+    )
+    priced = TOML.replace(
+        'base_url = "scripted:mixed"',
+        'base_url = "https://keyed.example/v1/"\napi_key_env = "OUR_KEY"',
+    )
+    bare = priced.replace("price_in = 1\nprice_out = 2\n", "") + "\n[budget]\ncost = 5\n"
+    for toml, prices in (
+        (bare, (0.2, 0.6)),
+        (priced, (1, 2)),
+        (bare.replace('OUR_KEY"', 'OUR_KEY"\nprice_out = 3'), (0.2, 3)),
+    ):
+        check = check_draft(toml)
+        assert check.problems == ()
+        assert check.spec is not None
+        (model,) = check.spec.models
+        assert (model.price_in, model.price_out) == prices
+    # Without a configured price the budget can't be kept.
+    endpoints_file().write_text(endpoints_file().read_text().replace("price_out = 0.6\n", ""))
+    ((_, message),) = problems_of(bare)
+    assert message == "a cost budget needs price_in and price_out of every model"
+
+
 def test_a_model_or_rate_beyond_what_is_configured_is_refused() -> None:
     endpoints_file().write_text(
         '[[endpoint]]\nname = "gateway"\nbase_url = "https://llm.example/v1"\n'
@@ -171,7 +202,9 @@ def test_a_model_or_rate_beyond_what_is_configured_is_refused() -> None:
     assert problems_of(toml) == [(6, "the endpoint gateway offers no 'scripted'; it offers: small")]
     small = toml.replace('id = "scripted"', 'id = "small"')
     fault = "the endpoint gateway takes no more; write requests_per_minute = 60"
-    assert problems_of(small) == [(5, fault)]
+    check = check_draft(small)  # one that asks for no rate gets the configured one
+    assert check.spec is not None
+    assert check.spec.models[0].requests_per_minute == 60
     slow = small.replace("price_in = 1", "requests_per_minute = 61")
     assert problems_of(slow) == [(8, fault)]
     assert problems_of(slow.replace("61", "60")) == []

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import sys
 import time
 import tracemalloc
 from collections.abc import Mapping
@@ -457,13 +458,21 @@ def test_parquet_holds_the_same_rows() -> None:
 
 
 def test_without_pyarrow_parquet_is_refused_with_the_remedy(
-    monkeypatch: pytest.MonkeyPatch,
+    client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     finished_experiment("panel", retrieved="c")
     monkeypatch.setattr(exporting, "find_spec", lambda name: None)
-    with pytest.raises(BadExport, match="pip install 'pyarrow"):
+    with pytest.raises(BadExport) as refused:
         exported("runs", "parquet", "panel")
+    # Into the Python that runs this, and no other.
+    assert f"run {sys.executable} -m pip install 'pyarrow" in str(refused.value)
+    assert "then restart serve" in str(refused.value)
     exported("runs", "csv", "panel")
+    client.force_login(make_user("lee", Role.LEAD))
+    html = client.get("/exports/").content.decode()
+    assert '<option value="parquet" disabled>' in html
+    monkeypatch.undo()
+    assert '<option value="parquet">' in client.get("/exports/").content.decode()
 
 
 # --- files ------------------------------------------------------------------------
