@@ -47,6 +47,8 @@ LIFETIMES = {
     LinkPurpose.INVITATION: timedelta(days=7),
 }
 MOST_INVITED_AT_ONCE = 200
+# Of what a message repeats.
+LONGEST_QUOTED = 60
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -199,7 +201,7 @@ def create_user(
     """
     users = get_user_model()
     name = users.normalize_username(name)
-    users(username=name, email=email).clean_fields(exclude={"password"})
+    users(username=name, email=email).clean_fields(exclude={"password", "email"})
     _check_email(email)
     if not name.strip("."):
         raise ValidationError("A user name takes more than dots.")
@@ -273,7 +275,6 @@ def set_email(*, user: Any, email: str, at: datetime) -> None:
     Raises:
         ValidationError: it is no address.
     """
-    get_user_model()(email=email).clean_fields(exclude={"password", "username"})
     _check_email(email)
     user.email = email
     with transaction.atomic():
@@ -325,11 +326,14 @@ def reactivate(*, user: Any, actor: Any, at: datetime) -> None:
 
 
 def invite(
-    *, people: Sequence[Invitee], role: Role, actor: Any, at: datetime
+    *, people: Sequence[Invitee], role: Role, actor: Any, at: datetime, only_check: bool = False
 ) -> tuple[OneTimeLink, ...]:
     """Create the people and return a link for each, that lets them in for the first time.
 
     All or nobody.
+
+    Args:
+        only_check: create nobody and return nothing, but raise what would be raised.
 
     Raises:
         NotAllowed: ``actor``'s role doesn't invite people of this ``role``.
@@ -355,6 +359,9 @@ def invite(
                 record_event(actor=actor, verb="user.invited", subject=user.username, at=at)
         if faults:
             raise InvitationsRefused(faults)
+        if only_check:
+            transaction.set_rollback(True)
+            return ()
     return tuple(links)
 
 
@@ -514,8 +521,15 @@ def _give_role(*, user: Any, role: Role, at: datetime, actor: Any) -> None:
 
 
 def _check_email(email: str) -> None:
-    """Refuse what Django takes for part of a domain: it shows another address than it is."""
-    if has_unseen(email):
+    """Refuse what is no mail address, or shows another one than it is."""
+    try:
+        get_user_model()(email=email).clean_fields(exclude={"password", "username"})
+    except ValidationError:
+        raise ValidationError(
+            f"This is no mail address: {email[:LONGEST_QUOTED]!r}; write one such as "
+            "kim@example.org."
+        ) from None
+    if has_unseen(email):  # Django takes it for part of a domain
         raise ValidationError(UNSEEN_REFUSED)
 
 

@@ -178,17 +178,17 @@ def test_faults_are_told_by_line_and_nothing_typed_is_lost(ada: Any) -> None:
     html = response.content.decode()
     assert response.status_code == 400
     assert faults_of(html) == []
-    assert "Line 6: a user name, then a mail address, no more." in html
+    assert "write a user name, then a mail address, no more." in html
     assert "&lt;script&gt;" in html
     response = client.post(
         reverse("people"), {"people": text.replace(" c", ""), "role": "annotator"}
     )
     html = response.content.decode()
     for said in (
-        "Line 2: Enter a valid username.",
-        "Line 3: there is a user &#x27;taken&#x27; already",
-        "Line 4: Enter a valid email address.",
-        "Line 5: &#x27;kim&#x27; stands here twice",
+        ": Enter a valid username.",
+        ": there is a user &#x27;taken&#x27; already",
+        ": This is no mail address: ",
+        ": &#x27;kim&#x27; stands here twice",
     ):
         assert said in html
     assert "Line 6" not in html
@@ -1132,3 +1132,27 @@ def test_the_api_renews_and_revokes_invitations_and_resets_passwords(ada: Any, l
 
 def test_states_are_what_the_pages_and_the_service_call_them() -> None:
     assert [state.value for state in PersonState] == ["invited", "active", "inactive"]
+
+
+def test_every_wrong_line_of_a_list_is_told_at_once_with_its_text(client: Client) -> None:
+    client.force_login(make_user("ada", Role.ADMIN))
+    typed = "kim, kim@example.org\nlee one two three\nno name@, x@example.org\nada\nmo, nonsense"
+    html = client.post(
+        reverse("people"), {"people": typed, "role": "annotator", "by_mail": ""}
+    ).content.decode()
+    found = re.findall(r'<a href="#people">(.*?)</a>', html)
+    # In the order of the lines, whichever step found them; line 1 is right.
+    assert [text[:6] for text in found] == ["Line 2", "Line 3", "Line 4", "Line 5"]
+    assert "“lee one two three”" in found[0]
+    assert "no mail address" in found[3]
+    assert not get_user_model().objects.filter(username="kim").exists()
+
+
+def test_one_link_is_spoken_of_as_one(client: Client) -> None:
+    client.force_login(make_user("ada", Role.ADMIN))
+    form = {"role": "annotator", "by_mail": ""}
+    one = client.post(reverse("people"), {**form, "people": "kim"}).content.decode()
+    assert "It is shown here and never again" in one
+    assert "made on the person’s page" in one
+    two = client.post(reverse("people"), {**form, "people": "lee\nmo"}).content.decode()
+    assert "They are shown here and never again" in two

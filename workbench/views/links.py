@@ -86,7 +86,11 @@ def show_links(
     page = LinksPage(
         title=f"{len(rows)} {what} to hand on",
         explanation=(
-            "Each link lets one person in, once: they choose a password and are signed in."
+            (
+                "The link lets them in, once: they choose a password and are signed in."
+                if len(rows) == 1
+                else "Each link lets one person in, once: they choose a password and are signed in."
+            )
             if invitation
             else "The link lets them choose a new password, once. Until then the old one works."
         ),

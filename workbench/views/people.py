@@ -27,6 +27,7 @@ from workbench.models import LinkPurpose
 from workbench.views.links import show_links
 
 LONGEST_LIST = 20_000
+LONGEST_QUOTED = 60
 _SEPARATORS = re.compile(r"[\s,;]+")
 ROLE_MEANINGS = {
     Role.ANNOTATOR: "will label cases (a later version), sees no results",
@@ -124,19 +125,26 @@ def people(request: HttpRequest) -> HttpResponse:
         faults.append(Fault("role", "Choose a role."))
     elif not accounts.reaches(role_of(request.user), role):
         raise PermissionDenied(CLOSED)
-    if role and not faults:
+    if role and 0 < len(invitees) <= accounts.MOST_INVITED_AT_ONCE:
         try:
+            # With lines that can't be read nobody is invited, and the others' faults are told too.
             links = accounts.invite(
-                people=invitees, role=role, actor=request.user, at=timezone.now()
+                people=invitees,
+                role=role,
+                actor=request.user,
+                at=timezone.now(),
+                only_check=bool(faults),
             )
         except accounts.InvitationsRefused as refused:
-            faults = [
-                Fault("people", f"Line {places[n]}: {reason}")
-                for n, reason in sorted(refused.faults.items())
+            lines = form["people"].splitlines()
+            faults += [
+                Fault("people", _line_fault(places[n], lines[places[n] - 1], reason))
+                for n, reason in refused.faults.items()
             ]
+            faults.sort(key=_line_of)
         except accounts.NotAllowed as error:
             raise PermissionDenied(str(error)) from error
-        else:
+        if not faults:
             return show_links(
                 request,
                 links,
@@ -172,7 +180,10 @@ def read_invitees(text: str) -> tuple[list[Invitee], list[int], list[Fault]]:
             continue
         if len(parts) > 2:
             faults.append(
-                Fault("people", f"Line {number}: a user name, then a mail address, no more.")
+                Fault(
+                    "people",
+                    _line_fault(number, line, "write a user name, then a mail address, no more."),
+                )
             )
             continue
         invitees.append(Invitee(*parts))
@@ -183,6 +194,19 @@ def read_invitees(text: str) -> tuple[list[Invitee], list[int], list[Fault]]:
     if not invitees and not faults:
         faults.append(Fault("people", "Write at least one user name."))
     return invitees, places, faults
+
+
+def _line_fault(number: int, line: str, reason: str) -> str:
+    """Return what is wrong with one line, which is repeated: a list may be long."""
+    text = " ".join(line.split())
+    shown = text if len(text) <= LONGEST_QUOTED else f"{text[:LONGEST_QUOTED]}…"
+    return f"Line {number}, “{shown}”: {reason}"
+
+
+def _line_of(fault: Fault) -> int:
+    """Return the number of the line that a fault speaks of, 0 where it speaks of the whole."""
+    found = re.match(r"Line (\d+),", fault.text)
+    return int(found[1]) if found else 0
 
 
 def _people_page(request: HttpRequest, form: InviteForm, *, status: int = 200) -> HttpResponse:
