@@ -82,6 +82,9 @@ def main(argv: Sequence[str]) -> int:
 def _run(argv: Sequence[str], command: str, *, asks_help: object) -> int:
     if _in_foreign_environment():
         return _run_django(argv)
+    if not asks_help and (fault := _fault_of_folder(command, argv[2:])):
+        print(f"error: {fault}", file=sys.stderr)
+        return 2
     venv = venv_folder()
     needed = ("base",) if asks_help else locks_of(command, argv[1:])
     if asks_help and not is_ready(venv, needed):
@@ -99,6 +102,14 @@ def _run(argv: Sequence[str], command: str, *, asks_help: object) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(python, [python, str(ROOT / "manage.py"), *argv[1:]])
+
+
+def _fault_of_folder(command: str, arguments: Sequence[str]) -> str:
+    """Return why the folder of an audit can't be one, before packages are fetched for it."""
+    if command != "audit" or not arguments or arguments[0].startswith("-"):
+        return ""
+    folder = Path(arguments[0])
+    return "" if folder.is_dir() else f"{folder} is not a directory; name the folder of the skills"
 
 
 def locks_of(command: str, arguments: Sequence[str]) -> tuple[str, ...]:

@@ -7,13 +7,28 @@ and publishes it again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 
 from celery import current_app
 from django.db import transaction
 
 logger = logging.getLogger(__name__)
+
+_unsent: ContextVar[list[str] | None] = ContextVar("unsent", default=None)
+
+
+@contextmanager
+def noting_unsent() -> Iterator[list[str]]:
+    """Yield a list that gets the reason of each publication inside the block that fails."""
+    found: list[str] = []
+    token = _unsent.set(found)
+    try:
+        yield found
+    finally:
+        _unsent.reset(token)
 
 
 def publish(task_name: str, uids: Iterable[object], *, queue: str) -> None:
@@ -32,7 +47,11 @@ def _send(task_name: str, uids: list[str], queue: str) -> None:
                     task_name, kwargs={"uid": uid}, queue=queue, retry=False, producer=producer
                 )
     except Exception as error:  # whatever the broker client raises, the row stays the truth
-        logger.warning("could not publish %s: %s; the sweep will", task_name, error)
+        noted = _unsent.get()
+        if noted is None:
+            logger.warning("could not publish %s: %s; the sweep will", task_name, error)
+        else:
+            noted.append(f"{task_name}: {error}")
 
 
 def waiting_messages(queue: str) -> int:

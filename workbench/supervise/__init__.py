@@ -48,6 +48,7 @@ __all__ = [
     "Web",
     "absent_model_wheels",
     "check_reachable",
+    "live_services",
     "live_set",
     "served_at",
     "services",
@@ -161,6 +162,20 @@ def services(
         _adopted(running.environment),
     ):
         yield running
+
+
+@contextlib.contextmanager
+def live_services(data: Path) -> Iterator[bool]:
+    """Let this process publish to the services that run for ``data``; yield whether any do.
+
+    Nothing is started. Where the process was told of a broker itself, that one stays.
+    """
+    environment = (live_set(data) or {}).get("environment", {})
+    if os.environ.get("BROKER_URL") or "BROKER_URL" not in environment:
+        yield False
+        return
+    with _adopted(environment):
+        yield True
 
 
 def served_at(data: Path) -> str:

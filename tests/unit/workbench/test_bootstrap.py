@@ -394,6 +394,26 @@ def test_the_stamp_is_plain_json(installer: Installer, tmp_path: Path) -> None:
     assert re.fullmatch("[0-9a-f]{64}", stamp["locks"]["base"])
 
 
+def test_an_audit_of_no_folder_installs_nothing(
+    tmp_path: Path,
+    installer: Installer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("WORKBENCH_VENV", str(tmp_path / "venv"))
+    monkeypatch.setattr(bootstrap, "_in_foreign_environment", lambda: False)
+    (tmp_path / "file").touch()
+    for name in ("absent", "file"):
+        arguments = ["manage.py", "audit", str(tmp_path / name), "--tasks", "starter"]
+        assert bootstrap.main(arguments) == 2
+        assert f"{name} is not a directory" in capsys.readouterr().err
+    assert (installer.steps, (tmp_path / "venv").exists()) == ([], False)
+    there = ["audit", [str(tmp_path), "--tasks", "starter"]]
+    assert bootstrap._fault_of_folder(*there) == ""  # type: ignore[arg-type]
+    assert bootstrap._fault_of_folder("audit", ["--tasks", "absent"]) == ""
+    assert bootstrap._fault_of_folder("serve", ["absent"]) == ""
+
+
 def test_an_audit_brings_the_model_only_where_it_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     audit = ["audit", "skills", "--tasks", "starter"]
