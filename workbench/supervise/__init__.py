@@ -305,16 +305,7 @@ def _adopted(environment: Mapping[str, str]) -> Iterator[None]:
     before = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     undo: list[Callable[[], None]] = []
-    if "django.conf" in sys.modules:
-        from django.conf import settings
-
-        if settings.configured:
-            undo = [
-                _set(settings, setting, environment.get(name, ""))
-                for name, names in SETTINGS.items()
-                for setting in names
-                if name in environment or name == "WORKBENCH_EMBEDDED_MODEL_URL"
-            ]
+    # First, as Celery reads Django's settings: what it has before must not be theirs of after.
     if "celery" in sys.modules:
         from celery import current_app
 
@@ -322,6 +313,16 @@ def _adopted(environment: Mapping[str, str]) -> Iterator[None]:
         # Forget the connections to an earlier broker.
         undo.append(current_app._after_fork)
         current_app._after_fork()
+    if "django.conf" in sys.modules:
+        from django.conf import settings
+
+        if settings.configured:
+            undo += [
+                _set(settings, setting, environment.get(name, ""))
+                for name, names in SETTINGS.items()
+                for setting in names
+                if name in environment or name == "WORKBENCH_EMBEDDED_MODEL_URL"
+            ]
     try:
         yield
     finally:
