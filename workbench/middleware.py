@@ -11,11 +11,11 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, JsonResponse
-from django.template.defaultfilters import filesizeformat
 
 from workbench.kernel.api import error_body
 from workbench.kernel.pages import render_page
 from workbench.kernel.roles import CLOSED, role_of
+from workbench.kernel.texts import size_text
 from workbench.kernel.uploads import largest_body_of, length_of
 
 NUL = "\0"
@@ -131,7 +131,7 @@ class RefuseOversize(_BeforeTheView):
         if signed_in and length <= 2 * largest:
             while request.read(64 * 1024):
                 pass
-        page = TooLargePage(filesizeformat(length), filesizeformat(largest), request.path)
+        page = TooLargePage(size_text(length), size_text(largest), request.path)
         return render_page(request, "413.html", page, status=413)
 
 

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 # A file is refused beyond these; no study comes near them, and reading stays quick.
-MOST_CHARACTERS = 256 * 1024
+MOST_CHARACTERS = 256_000
 MOST_LINES = 3_000
 LONGEST_LINE = 20_000
 MOST_DOTS = 4

@@ -20,7 +20,7 @@ from runs.domain.fields import BadField
 from runs.domain.tasks import Kind, TaskSpec
 
 # Beyond this a line is no task but a mistake (the largest EvalPlus line has some 3 MB).
-MAX_LINE_BYTES = 64 * 1024 * 1024
+MAX_LINE_BYTES = 64_000_000
 MAX_KEY_CHARACTERS = 200
 
 
@@ -39,7 +39,7 @@ class LineLimits:
 
 
 # Of what came by web: whoever sent it doesn't pay for the memory.
-UPLOADED = LineLimits(bytes=4 * 1024 * 1024, values=500_000)
+UPLOADED = LineLimits(bytes=4_000_000, values=500_000)
 
 
 class Format(StrEnum):
@@ -270,7 +270,7 @@ class _NoFormat(BadField):
 
 
 def _too_long(most: int) -> BadField:
-    reason = f"is longer than {most // 2**20} MiB"
+    reason = f"is longer than {most // 1_000_000} MB"
     return BadField("", reason, "Split the task; reading stops here.")
 
 

@@ -54,7 +54,7 @@ from workbench.notices import NoticeKind
 logger = logging.getLogger(__name__)
 
 # Less than this and a commit may fail half-way through an experiment.
-LEAST_FREE_BYTES = 100 * 1024 * 1024
+LEAST_FREE_BYTES = 100_000_000
 FIRST_RETRY = timedelta(seconds=5)
 RENEW_AGAIN_S = 1.0
 # An endpoint that asks for more is tried again after a day.

@@ -37,7 +37,7 @@ from workbench.models import Job
 from workbench.trail import record_event
 
 IMPORT_TASK = "runs.import_suite"
-MAX_FILE_BYTES = 50 * 1024 * 1024
+MAX_FILE_BYTES = 50_000_000
 MAX_TASKS = 100_000
 # A file whose every line is wrong says so often enough.
 MAX_PROBLEMS = 500
@@ -274,7 +274,8 @@ def _lines(file: IO[bytes], file_name: str) -> Iterator[bytes]:
             left -= len(line)
             if left < 0:
                 raise FileTooLarge(
-                    f"it has more than {MAX_FILE_BYTES // 2**20} MB; split it into several suites"
+                    f"it has more than {MAX_FILE_BYTES // 1_000_000} MB; split it into several "
+                    "suites"
                 )
             yield line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -383,8 +384,9 @@ def _kept(path: Path) -> Iterator[list[Any]]:
 def _failures(failed: list[ReferenceCheck], count: int, tasks: int) -> str:
     said = "reference fails its" if count == 1 else "references fail their"
     lines = [
-        f"Nothing was stored: {count} {said} own check, of {tasks} tasks. An answer could not be "
-        "judged by them. Correct the reference or the check of each, and upload the file again."
+        f"Nothing was stored: of {tasks} task{'s' * (tasks != 1)} {count} {said} own check. "
+        "An answer could not be judged by them. Correct the reference or the check of each, and "
+        "upload the file again."
     ]
     lines += [f"{check.key}: {check.message[:LONGEST_FAILURE]}" for check in failed]
     if count > len(failed):

@@ -21,6 +21,7 @@ from runs.views.experiments import experiment_or_404, is_demonstration, other_no
 from runs.views.figures import WORDS, CellView, cell_view, telling_apart
 from workbench.kernel.pages import render_page, utc_seconds
 from workbench.kernel.roles import unblinded_only
+from workbench.kernel.versions import versioned
 
 PAGE_SIZE = 50
 STATES: Mapping[str, str] = {**WORDS, CENSORED: "left out", PENDING: "pending"}
@@ -212,7 +213,7 @@ def _arms(cell: Cell) -> tuple[ArmRow, ...]:
         )
     treatment, baseline = dict(cell.treatment.spec), dict(cell.baseline.spec)
     for spec, offered in ((treatment, True), (baseline, False)):
-        named = f"{cell.library.slug}, number {cell.library.number}" if cell.library else None
+        named = versioned(cell.library.slug, cell.library.number) if cell.library else None
         spec["library"] = named if offered or spec.get("library_sha256") else None
     names = [name for name in treatment if name not in _UNSHOWN]
     return tuple(

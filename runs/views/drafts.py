@@ -228,7 +228,7 @@ def new(request: HttpRequest) -> HttpResponse:
         fault = Fault(field, f"File: {refused}.")
         return _new(request, [fault], given["toml"])
     draft = create_draft(toml=toml, author=request.user, at=timezone.now())
-    messages.success(request, f"Kept as the draft {draft.slug}. Nothing runs yet.")
+    messages.success(request, f"Kept as a draft named {draft.slug}. Nothing runs yet.")
     return redirect("draft", slug=draft.slug)
 
 
@@ -313,7 +313,7 @@ def _formed(
         saved = save(written.text)
     except DraftChanged as changed:
         return _form(request, changed.now, form, offer, endpoints_fault, theirs=changed.now.toml)
-    messages.success(request, f"Saved as the draft {saved.slug}. Nothing runs yet.")
+    messages.success(request, f"Saved as a draft named {saved.slug}. Nothing runs yet.")
     return redirect("draft", slug=saved.slug)
 
 
@@ -478,7 +478,7 @@ def _size(check: DraftCheck) -> str:
         _count(len(spec.models), "model"),
         _count(len(spec.benchmarks), "benchmark"),
         _count(len(spec.cells), "cell entry", "cell entries"),
-        _count(spec.replicates, "replicate"),
+        _count(spec.replicates, "run of each task per arm", "runs of each task per arm"),
     ]
     return (
         f"{' × '.join(parts)} = {_count(check.cells or 0, 'cell')} with "
@@ -505,7 +505,7 @@ def _facts(spec: ExperimentSpec) -> tuple[Fact, ...]:
         Fact("Models", models),
         Fact("Tasks", tasks),
         Fact("Libraries", ", ".join(dict.fromkeys(cell.library for cell in spec.cells))),
-        Fact("Replicates", str(spec.replicates)),
+        Fact("Runs of each task per arm", str(spec.replicates)),
         Fact("Budget", ", ".join(budget) or "none: it runs to its end"),
         Fact("A failed call", policy[spec.failure_policy]),
     )
@@ -564,7 +564,7 @@ def _too_few(expected: float, *, cells: int) -> str:
     where = "" if cells == 1 else " of each cell"
     return (
         f"About {pairs}{where} will have a skill returned. Under {REPORTING_THRESHOLD} a cell is "
-        "called not enough evidence: take more tasks or replicates."
+        "called not enough evidence: take more tasks, or more runs of each."
     )
 
 

@@ -44,6 +44,8 @@ from workbench.kernel.pages import render_page, utc, utc_seconds
 from workbench.kernel.roles import unblinded_only
 
 LONGEST_REASON = 500
+# What filter and table call where runs come from.
+ORIGINS: Mapping[str, str] = {Origin.PLANNED.value: "run here", Origin.PUSHED.value: "pushed"}
 _DOWNLOADS = (("JSON", "json"), ("CSV", "csv"), ("Markdown", "md"))
 
 
@@ -169,7 +171,7 @@ def experiments(request: HttpRequest) -> HttpResponse:
         ExperimentRow(
             slug=experiment.slug,
             status=STORING if is_being_pushed(experiment) else experiment.status,
-            origin=Origin(experiment.origin).label,
+            origin=ORIGINS[experiment.origin],
             author=experiment.author.get_username() if experiment.author else "",
             cells=counts[experiment.pk].cells,
             pairs_done=counts[experiment.pk].done,
@@ -186,7 +188,7 @@ def experiments(request: HttpRequest) -> HttpResponse:
         columns={"slug": "Experiment", "created": "Planned"},
         choices={
             "status": ("Status", tuple(ExperimentStatus.values)),
-            "origin": ("Origin", tuple(Origin.values)),
+            "origin": ("Origin", ORIGINS),
         },
         texts={"author": "Author"},
     )

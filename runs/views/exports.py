@@ -10,7 +10,6 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
@@ -42,6 +41,7 @@ from workbench.kernel.forms import Fault, posted
 from workbench.kernel.lists import BadListQuery, page_of
 from workbench.kernel.pages import render_page
 from workbench.kernel.roles import unblinded_only
+from workbench.kernel.texts import size_text
 from workbench.models import Job
 
 EXPERIMENTS_SHOWN = 200
@@ -223,7 +223,7 @@ def _row(job: Job) -> ExportRow:
         format=wanted.format,
         state=view.state,
         rows=f"{result['rows']:,}" if done else "",
-        size=filesizeformat(result["bytes"]) if done else "",
+        size=size_text(result["bytes"]) if done else "",
         by=view.by,
         requested=view.requested,
         job_url=view.url,

@@ -301,8 +301,8 @@ def _form(
         members_left_out=left_out + max(0, len(invalid) - LIST_SHOWN),
         clashes=_clashes(loaded) if loaded else (),
         readable=len(loaded.clean) if loaded else 0,
-        largest_mb=MAX_ZIP_BYTES // 2**20,
-        largest_skill_kb=MAX_SKILL_BYTES // 1024,
+        largest_mb=MAX_ZIP_BYTES // 1_000_000,
+        largest_skill_kb=MAX_SKILL_BYTES // 1_000,
         most_members=f"{MAX_MEMBERS:,}",
     )
     return render_page(request, "runs/library_new.html", page, status=400 if faults else 200)

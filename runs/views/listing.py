@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -72,14 +72,15 @@ def list_controls(
     *,
     url: str,
     columns: Mapping[str, str] | None = None,
-    choices: Mapping[str, tuple[str, tuple[str, ...]]] | None = None,
+    choices: Mapping[str, tuple[str, Sequence[str] | Mapping[str, str]]] | None = None,
     texts: Mapping[str, str] | None = None,
 ) -> ListControls:
     """Return what stands around ``page``.
 
     Args:
         columns: labels of the columns that order it, by sort.
-        choices: labels and values of filters with few values, by parameter.
+        choices: labels and values of filters with few values, by parameter; a mapping also
+            says how each value is called.
         texts: labels of the other filters.
     """
     filters = [
@@ -105,10 +106,11 @@ def list_controls(
 
 
 def _choices(
-    values: tuple[str, ...], asked: Mapping[str, str], name: str
+    values: Sequence[str] | Mapping[str, str], asked: Mapping[str, str], name: str
 ) -> tuple[FilterChoice, ...]:
     chosen = asked.get(name, "")
-    some = (FilterChoice(str(value), str(value), value == chosen) for value in values)
+    called = values if isinstance(values, Mapping) else {str(value): str(value) for value in values}
+    some = (FilterChoice(value, label, value == chosen) for value, label in called.items())
     return (FilterChoice("", "any", not chosen), *some)
 
 

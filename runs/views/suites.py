@@ -300,7 +300,7 @@ def _form(
         lines=tuple(map(_line_fault, refused.problems)) if refused else (),
         cut=refused.cut if refused else False,
         most_problems=MAX_PROBLEMS,
-        largest_mb=MAX_FILE_BYTES // 2**20,
+        largest_mb=MAX_FILE_BYTES // 1_000_000,
         most_tasks=f"{MAX_TASKS:,}",
     )
     return render_page(request, "runs/suite_new.html", page, status=400 if faults else 200)

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import yaml
 
-MAX_BYTES = 64 * 1024
+MAX_BYTES = 64_000
 MAX_DEPTH = 20
 
 # What is left of YAML: no numbers, booleans or dates, so always fit for JSON.
@@ -78,7 +78,7 @@ def read_front_matter(text: str, *, first_line: int) -> FrontMatter:
     if len(text.encode()) > MAX_BYTES:
         raise Defect(
             line=first_line,
-            reason=f"the front matter is larger than {MAX_BYTES // 1024} KB",
+            reason=f"the front matter is larger than {MAX_BYTES // 1_000} KB",
             fix="Move the text below the closing --- line.",
         )
     _refuse_unprintable(text, first_line)

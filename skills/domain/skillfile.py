@@ -32,7 +32,7 @@ from skills.domain.frontmatter import (
     read_front_matter,
 )
 
-MAX_FILE_BYTES = 1024 * 1024
+MAX_FILE_BYTES = 1_000_000
 MAX_NAME_CHARS = 100
 
 
@@ -155,7 +155,7 @@ def _decode(data: bytes) -> str:
     if len(data) > MAX_FILE_BYTES:
         raise Defect(
             line=None,
-            reason=f"the file is larger than {MAX_FILE_BYTES // 1024} KB",
+            reason=f"the file is larger than {MAX_FILE_BYTES // 1_000} KB",
             fix="Move long material into files beside SKILL.md.",
         )
     try:

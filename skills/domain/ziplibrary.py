@@ -23,17 +23,17 @@ from typing import IO
 from skills.domain.skillfile import InvalidSkill, LoadedLibrary, load_members
 
 # Bytes of the archive itself.
-MAX_ZIP_BYTES = 20 * 1024 * 1024
+MAX_ZIP_BYTES = 20_000_000
 MAX_MEMBERS = 10_000
 # Of the archive's own list of members; its records are parsed only below this.
-MAX_DIRECTORY_BYTES = 2 * 1024 * 1024
-MAX_SKILL_BYTES = 64 * 1024
+MAX_DIRECTORY_BYTES = 2_000_000
+MAX_SKILL_BYTES = 64_000
 # Of all members together, as the archive states them; and of all SKILL.md files as they inflate.
-MAX_TOTAL_BYTES = 50 * 1024 * 1024
-MAX_SKILLS_BYTES = 24 * 1024 * 1024
+MAX_TOTAL_BYTES = 50_000_000
+MAX_SKILLS_BYTES = 24_000_000
 # Text packs ten times; beyond this it is made to swell. Small archives may, they can't do harm.
 MAX_RATIO = 100
-RATIO_FROM_BYTES = 1024 * 1024
+RATIO_FROM_BYTES = 1_000_000
 MAX_NAME_CHARS = 1_000
 # Parts of one path, its own name included; and different folders altogether.
 MAX_DEPTH = 32
@@ -156,7 +156,7 @@ def _too_much(reason: str) -> MemberProblem:
 
 
 def _mb(size: int) -> str:
-    return f"{size // 2**20} MB"
+    return f"{size // 1_000_000} MB"
 
 
 # --- its members -----------------------------------------------------------------------------
@@ -341,7 +341,7 @@ def _read(archive: zipfile.ZipFile, files: list[_Member], name: str) -> LoadedLi
             )
             return b""
         if len(data) > MAX_SKILL_BYTES:
-            reason = f"the file is larger than {MAX_SKILL_BYTES // 1024} KB"
+            reason = f"the file is larger than {MAX_SKILL_BYTES // 1_000} KB"
             fix = "Move long material into files beside SKILL.md."
             raise InvalidSkill(str(path), None, reason, fix)
         total += len(data)

@@ -254,7 +254,7 @@ def test_what_is_no_text_or_too_large_is_refused() -> None:
     for content, fault in (
         (b"\xff\xfe", "UTF-8"),
         (b"a = '\0'", "NUL"),
-        (b"#" * (256 * 1024 + 1), "262,144"),
+        (b"#" * 256_001, "256,000"),
     ):
         with pytest.raises(UnreadableFile, match=fault):
             file_text(content)

@@ -189,7 +189,7 @@ def test_references_that_fail_are_named_with_their_message_and_nothing_is_stored
     job = run_job(grader)
     assert job.state == LeaseState.DEAD
     first, *lines = job.problem.splitlines()
-    assert first.startswith("Nothing was stored: 2 references fail their own check, of 3 tasks.")
+    assert first.startswith("Nothing was stored: of 3 tasks 2 references fail their own check.")
     assert "Correct the reference or the check" in first
     assert [line[:3] for line in lines] == ["b: ", "c: "]
     assert "expected 2" in lines[0]
@@ -377,7 +377,7 @@ def test_lines_made_to_swell_are_refused_in_little_memory(tmp_path: Path) -> Non
     root = Path(uploading.__file__).parents[2]
     found = subprocess.check_output(command, text=True, cwd=root, env=given).splitlines()
     assert [line.partition(" ")[2] for line in found] == [
-        "is longer than 4 MiB",
+        "is longer than 4 MB",
         "may hold more than 500,000 values",
         "taken",
         "stands twice in one object",

@@ -89,10 +89,10 @@ def upload(client: Client, members: Mapping[str, bytes] | bytes, **form: str) ->
 def test_a_zip_becomes_a_library_and_the_page_says_what_came_of_it(lead: Client) -> None:
     status, page = upload(lead, {"a/SKILL.md": skill("one"), "b/SKILL.md": skill("two")})
     assert status == 200
-    assert "mine, version 1" in page.text
+    assert "mine@1" in page.text
     assert re.search(r"New skills\s*2", page.text)
     status, page = upload(lead, {"a/SKILL.md": skill("one", "Changed"), "c/SKILL.md": skill("x")})
-    assert "mine, version 2" in page.text
+    assert "mine@2" in page.text
     assert re.search(r"New skills\s*1\s*New versions of skills\s*1\s*Unchanged\s*0", page.text)
     library = Library.objects.get(slug="mine", number=2)
     held = LibraryEntry.objects.filter(library=library).values_list(

@@ -222,8 +222,9 @@ def _few_note(cell: CellComparison) -> str:
     differing = len(cell.won) + len(cell.lost)
     if differing >= FEWEST_DISCORDANT:
         return ""
+    how_many = f"Only {_plural(differing, 'pair')}" if differing else "No pair"
     return (
-        f"Only {_plural(differing, 'pair')} came out differently: the exact "
+        f"{how_many} came out differently: the exact "
         "test can't reach p = .05 whichever way they fall."
     )
 

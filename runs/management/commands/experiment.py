@@ -85,6 +85,14 @@ class Command(BaseCommand):
             check_before_start(spec, running)
             done = acts[action](experiment=experiment, actor=None, at=timezone.now())
             if action == "retry":
-                self.stdout.write(f"runs without a result that get new tries: {done}")
+                self.stdout.write(_tried_again(done))
             if done != 0:
                 run_to_end(experiment)
+
+
+def _tried_again(runs: object) -> str:
+    """Return in words how many runs without a result get new tries."""
+    if not runs:
+        return "no run is without a result, so nothing is tried again"
+    them = "run without a result gets" if runs == 1 else "runs without a result get"
+    return f"{runs} {them} new tries"

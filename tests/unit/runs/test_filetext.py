@@ -139,7 +139,7 @@ def test_the_characters_that_nobody_sees_are_named() -> None:
         assert unseen(f"a\nü{character}b") == (2, f"U+{ord(character):04X}")
 
 
-FULL = 256 * 1024
+FULL = 256_000
 HARD = {
     "one key of dots": ".".join(["a"] * (FULL // 2)) + " = 1",
     "keys of dots": "\n".join(f"a{n}.{key(MOST_DOTS - 1)} = 1" for n in range(2_900)),

@@ -315,7 +315,7 @@ def test_front_matter_and_file_have_a_size_cap() -> None:
     start = b"---\nname: a\ndescription: b\n---\n"
     room = MAX_FILE_BYTES - len(start)
     assert len(parse_skill(start + b"y" * room, path="x").body) == room
-    with pytest.raises(InvalidSkill, match="1024 KB"):
+    with pytest.raises(InvalidSkill, match="1000 KB"):
         parse_skill(start + b"y" * (room + 1), path="x")
 
 
