@@ -124,16 +124,11 @@ def _rate(experiment: Experiment, now: datetime) -> float | None:
     if len(newest) == RATE_ATTEMPTS:
         since = max(since, newest[-1][1])
     recent = [execution for execution, at in newest if at >= since]
-    ended = (
-        PairArm.objects.filter(
-            execution__in=recent,
-            execution__state__in=(LeaseState.DONE, LeaseState.DEAD),
-            pair__cell__experiment=experiment,
-        )
-        .values("execution")
-        .distinct()
-        .count()
-    )
+    # Whose they are is compared here: the database would go over all pairs of the experiment.
+    served = PairArm.objects.filter(
+        execution__in=recent, execution__state__in=(LeaseState.DONE, LeaseState.DEAD)
+    ).values_list("execution", "pair__cell__experiment")
+    ended = len({execution for execution, of in served if of == experiment.pk})
     if ended < RATE_RUNS or now - since < RATE_LEAST:
         return None
     return ended / ((now - since).total_seconds() / 60)
