@@ -38,6 +38,8 @@ from workbench.trail import record_event
 
 IMPORT_TASK = "runs.import_suite"
 MAX_FILE_BYTES = 50_000_000
+# How every zip begins.
+_ZIP = b"PK\x03\x04"
 MAX_TASKS = 100_000
 # A file whose every line is wrong says so often enough.
 MAX_PROBLEMS = 500
@@ -258,6 +260,17 @@ class _Scanned:
     notices: tuple[Problem, ...]
 
 
+def _zip_problem(file_name: str) -> Problem:
+    return Problem(
+        path=file_name,
+        line=0,
+        code=Code.UNREADABLE,
+        field="",
+        reason="is a zip; tasks are JSONL",
+        fix="Upload one JSON object a line. Skills are uploaded as a zip, under Skills.",
+    )
+
+
 def _lines(file: IO[bytes], file_name: str) -> Iterator[bytes]:
     """Yield the lines of ``file``, unpacked and counted.
 
@@ -271,6 +284,8 @@ def _lines(file: IO[bytes], file_name: str) -> Iterator[bytes]:
         # Never a longer line than may still come, and one byte more than a line may have: the
         # reader then stops there, whatever the rest of the line packs.
         while line := source.readline(min(left, UPLOADED.bytes) + 1):
+            if left == MAX_FILE_BYTES and line.startswith(_ZIP):
+                raise TaskFileRefused([_zip_problem(file_name)])
             left -= len(line)
             if left < 0:
                 raise FileTooLarge(

@@ -192,6 +192,7 @@ class DraftFilePage:
     revision: int
     toml: str
     faults: tuple[Fault, ...]
+    problems: tuple[ProblemView, ...]
     theirs: str
 
 
@@ -397,7 +398,9 @@ def _file(
     faults: tuple[Fault, ...] = (),
     theirs: str = "",
 ) -> HttpResponse:
-    page = DraftFilePage(draft.slug, revision, toml, faults, theirs)
+    found = () if faults else check_draft(toml, slug=draft.slug).problems
+    problems = tuple(_problem(problem) for problem in found)
+    page = DraftFilePage(draft.slug, revision, toml, faults, problems, theirs)
     status = 409 if theirs else 400 if faults else 200
     return render_page(request, "runs/draft_file.html", page, status=status)
 

@@ -349,7 +349,7 @@ def test_a_file_that_can_not_be_kept_says_why_and_keeps_what_was_typed(lead: Cli
     told = text_of(post(lead, "experiment-new", {"toml": ""}, 400))
     assert "File: choose a .toml file, or paste its text." in told
     response = post(lead, "experiment-new", {"toml": "# " + "x" * 300_000}, 400)
-    assert "an experiment file may have 262,144" in text_of(response)
+    assert "an experiment file may have 256,000" in text_of(response)
     assert "x" * 300_000 in response.content.decode()
     binary = SimpleUploadedFile("x.toml", b"\xff\xfe\x00")
     assert "no UTF-8 text" in text_of(post(lead, "experiment-new", {"file": binary}, 400))
@@ -689,3 +689,13 @@ def test_an_estimate_warns_of_cells_that_will_not_be_enough(lead: Client) -> Non
 def test_the_warning_counts_by_cell(expected: float, cells: int, said: str) -> None:
     assert _too_few(expected, cells=cells).startswith(said)
     assert bool(_too_few(expected, cells=cells)) == bool(said)
+
+
+def test_the_file_s_problems_stand_above_the_box_that_mends_them(lead: Client) -> None:
+    make_draft(TOML.replace('"coding"', '"none"'))
+    page = lead.get("/experiments/drafts/panel/edit/").content.decode()
+    assert not faults_of(page)
+    assert page.index("there is no library") < page.index("<textarea")
+    save_draft(slug="panel", toml=TOML, revision=1, actor=None, at=timezone.now())
+    fine = lead.get("/experiments/drafts/panel/edit/").content.decode()
+    assert "What has to be mended" not in fine

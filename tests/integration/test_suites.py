@@ -530,3 +530,12 @@ def test_hostile_tasks_are_inert_on_every_page(lead: Client, grader: Grader) -> 
     for html in pages:
         assert faults_of(html) == []
         assert_inert(html)
+
+
+def test_a_zip_is_told_to_be_one_and_where_skills_are_uploaded(lead: Client) -> None:
+    response = post(lead, SimpleUploadedFile("good.zip", b"PK\x03\x04\x14\x00\x00\x00rest"))
+    assert response.status_code == 400
+    text = " ".join(Page(response.content.decode()).text.split())
+    assert "is a zip; tasks are JSONL" in text
+    assert "Skills are uploaded as a zip, under Skills." in text
+    assert left_behind() == []
