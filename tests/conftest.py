@@ -27,11 +27,16 @@ if "TEST_DATABASE_URL" in os.environ:
     os.environ["DATABASE_URL"] = os.environ["TEST_DATABASE_URL"]
 
 import django  # noqa: E402
+import hypothesis  # noqa: E402
 import pytest  # noqa: E402
 
 from tests import services  # noqa: E402
 
 django.setup()
+
+# The same examples every time, and no test that fails because the machine was busy.
+hypothesis.settings.register_profile("workbench", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("workbench")
 
 # Tests below these folders share a machine-wide thing: one process runs a group.
 GROUP_OF_FOLDER = {"browser": "browser", "sandbox": "sandbox", "model": "model"}
