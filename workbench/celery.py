@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import celeryd_init, worker_process_init
+from celery.signals import celeryd_init, worker_init, worker_process_init
 
 from workbench.supervise.processes import die_with_parent
 
@@ -19,6 +19,12 @@ app.autodiscover_tasks()
 def _remember_concurrency(*, conf: Any, options: dict[str, Any], **_: Any) -> None:
     """Let tasks know how many run beside each other; the option alone says it to nobody."""
     conf.worker_concurrency = options.get("concurrency") or conf.worker_concurrency
+
+
+@worker_init.connect
+def _load_once(**_: Any) -> None:
+    """Load the models' SDK before the pool forks, so that its processes share it."""
+    import openai  # noqa: F401
 
 
 @worker_process_init.connect

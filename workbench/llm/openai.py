@@ -16,11 +16,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 from urllib.parse import urlsplit
 
 import httpx2
-from openai import APIConnectionError, APIStatusError, Omit, OpenAI, OpenAIError
 
 from workbench.kernel.chat import (
     CallFailed,
@@ -32,6 +31,11 @@ from workbench.kernel.chat import (
 )
 from workbench.llm.retry import ParameterRefused, Transient
 from workbench.llm.wire import request_json, storable, with_leaves
+
+# The SDK is imported where a request is sent: that takes half a second, which pages and most
+# commands never need.
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 # What a request can go without. ``max_tokens`` is sent under its newer name.
 DROPPABLE: Final = (
@@ -184,6 +188,8 @@ class OpenAIEndpoint:
 
     def models(self) -> tuple[str, ...]:
         """Return the ids of the endpoint's models; empty when it doesn't list them."""
+        from openai import OpenAIError
+
         try:
             key = self.key()
             client = _client(self.base_url, self.timeouts, os.getpid())
@@ -197,6 +203,8 @@ class OpenAIEndpoint:
 
     def _post(self, key: str | None, body: Mapping[str, Any]) -> tuple[int, Mapping[str, str], str]:
         """Return status, headers and text of the answer, whatever its status."""
+        from openai import APIConnectionError, APIStatusError
+
         client = _client(self.base_url, self.timeouts, os.getpid())
         response: httpx2.Response | None = None
         failure: Exception | None = None
@@ -550,6 +558,8 @@ def _brief(text: str) -> str:
 
 def _headers(key: str | None) -> dict[str, Any]:
     """Return the headers of one request; the SDK adds none of its own about the account."""
+    from openai import Omit
+
     return {
         "Authorization": Omit() if key is None else f"Bearer {key}",
         "OpenAI-Organization": Omit(),
@@ -560,6 +570,8 @@ def _headers(key: str | None) -> dict[str, Any]:
 @lru_cache(maxsize=32)
 def _client(base_url: str, timeouts: Timeouts, pid: int) -> OpenAI:
     """Return this process's client: a forked child must not share its parent's sockets."""
+    from openai import OpenAI
+
     return OpenAI(
         # The real key goes with each request.
         api_key="none",
