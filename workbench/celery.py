@@ -9,6 +9,8 @@ from celery.signals import celeryd_init, worker_init, worker_process_init
 from workbench.supervise.processes import die_with_parent
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "workbench.settings")
+# Django's checks load every page, which a worker never shows; the commands run them.
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")
 
 app = Celery("workbench")
 app.config_from_object("django.conf:settings", namespace="CELERY")
