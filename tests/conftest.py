@@ -29,10 +29,15 @@ if "TEST_DATABASE_URL" in os.environ:
 import django  # noqa: E402
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
+from django import conf  # noqa: E402
 
 from tests import services  # noqa: E402
 
 django.setup()
+
+# A renewal in the test's own process would wait for the very transaction that the test is; what
+# renews is tried with a value of its own, and by worker processes, which take the one above.
+conf.settings.RENEW_SECONDS = 600
 
 # The same examples every time, and no test that fails because the machine was busy.
 hypothesis.settings.register_profile("workbench", deadline=None, derandomize=True)

@@ -68,7 +68,6 @@ URL = "http://localhost"
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Keep files apart, the connection open between requests, and one grader for all."""
-    settings.RENEW_SECONDS = 60
     settings.DATA_DIR = tmp_path
     monkeypatch.setattr(tasks, "process_grader", grader)
     for signal in (request_started, request_finished):

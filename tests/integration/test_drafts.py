@@ -65,7 +65,6 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def suite(tmp_path: Path, settings: Any) -> None:
-    settings.RENEW_SECONDS = 60
     settings.DATA_DIR = tmp_path
     store_suite(tmp_path)
 

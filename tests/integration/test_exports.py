@@ -66,8 +66,6 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def folder(settings: LazySettings, tmp_path: Path) -> Path:
     settings.DATA_DIR = tmp_path
-    # A renewal would wait for the transaction that the test is.
-    settings.RENEW_SECONDS = 600
     return tmp_path / "exports"
 
 

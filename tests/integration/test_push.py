@@ -459,7 +459,6 @@ def test_lines_made_to_swell_are_refused_before_they_are_parsed() -> None:
 @pytest.fixture
 def folder(settings: LazySettings, tmp_path: Path) -> Path:
     settings.DATA_DIR = tmp_path
-    settings.RENEW_SECONDS = 600
     return tmp_path / "pushes"
 
 
