@@ -11,14 +11,17 @@ from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.fields.json import KT
 from django.db.models.functions import Left, Length
 
+from runs.domain.checking import Verdict
 from runs.domain.tasks import IMPORTED_KIND, Kind
 from runs.models import (
+    Attempt,
     Benchmark,
     Cell,
     Execution,
     Experiment,
     ExperimentDraft,
     ExperimentStatus,
+    Grade,
     Origin,
     Outcome,
     Pair,
@@ -95,6 +98,17 @@ def cells_of(experiment: Experiment) -> QuerySet[Cell, Any]:
         .select_related("partition__benchmark", "library", "treatment", "baseline")
         .order_by("number")
     )
+
+
+def standing_grades(attempts: QuerySet[Attempt]) -> dict[int, tuple[str, str]]:
+    """Return verdict and tier of each attempt's standing grade: its latest one with a verdict."""
+    grades = Grade.objects.filter(attempt__in=attempts.values("pk"))
+    return {
+        attempt: (verdict, tier)
+        for attempt, verdict, tier in grades.exclude(verdict=Verdict.INFRA_ERROR)
+        .order_by("number")
+        .values_list("attempt", "verdict", "tier")
+    }
 
 
 def runnable_benchmarks(*, newest: bool = True) -> QuerySet[Benchmark]:

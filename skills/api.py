@@ -13,7 +13,7 @@ from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.exceptions import ValidationError
-from rest_framework.parsers import BaseParser, MultiPartParser
+from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -45,7 +45,7 @@ from skills.services.uploading import (
 )
 from workbench.kernel.api import Conflict, NoParameters, TooLarge, checked_query
 from workbench.kernel.uploads import FORM_BYTES
-from workbench.rest import Endpoint, checked_body, listed
+from workbench.rest import Endpoint, StreamParser, checked_body, listed, media_type_of
 from workbench.schema import listing_schema
 
 _COPY_BYTES = 64 * 1024
@@ -168,18 +168,10 @@ class UploadedOutput(serializers.Serializer[Any]):
     )
 
 
-class ZipParser(BaseParser):
+class ZipParser(StreamParser):
     """A zip as the whole body."""
 
     media_type = "application/zip"
-
-    def parse(
-        self,
-        stream: IO[bytes],
-        media_type: str | None = None,
-        parser_context: Mapping[str, Any] | None = None,
-    ) -> Any:
-        return stream
 
 
 class Skills(Endpoint):
@@ -232,8 +224,7 @@ class Libraries(Endpoint):
 
     def prepare(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Read and judge the zip."""
-        kind = (request.content_type or "").partition(";")[0].strip().lower()
-        if kind == ZipParser.media_type:
+        if media_type_of(request) == ZipParser.media_type:
             given = checked_query(request.query_params, LibraryQuery)
             _check_slug(given["library"])
             with tempfile.SpooledTemporaryFile(

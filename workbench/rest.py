@@ -15,6 +15,7 @@ from django.http import HttpRequest
 from django.utils import timezone
 from rest_framework import serializers
 from rest_framework.exceptions import ParseError, ValidationError
+from rest_framework.parsers import BaseParser
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -252,6 +253,23 @@ class KeyReused(Conflict):
 class _AnsweredBefore(Exception):
     def __init__(self, answer: idempotency.Answer) -> None:
         self.answer = answer
+
+
+class StreamParser(BaseParser):
+    """A body that the endpoint reads itself, piece by piece; a subclass names its type."""
+
+    def parse(
+        self,
+        stream: IO[bytes],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return stream
+
+
+def media_type_of(request: Request) -> str:
+    """Return the type of the body, in small letters and without its parameters."""
+    return (request.content_type or "").partition(";")[0].strip().lower()
 
 
 def checked_body(request: Request, serializer: type[serializers.Serializer[Any]]) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from runs.api.experiments import as_of_text, experiment_or_404
+from runs.addressed import experiment_or_404
+from runs.api.experiments import as_of_text
 from runs.models import Cell, Design, Experiment
 from runs.selectors import cells_of
 from runs.services.reporting import descriptor_of

@@ -15,6 +15,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from runs.addressed import draft_or_404
 from runs.models import ExperimentDraft
 from runs.selectors import drafts_for_list
 from runs.services.drafting import (
@@ -27,7 +28,6 @@ from runs.services.drafting import (
     clone_draft,
     create_draft,
     discard_draft,
-    draft_by_slug,
     file_of_values,
     file_text,
     save_draft,
@@ -249,7 +249,7 @@ class OneDraft(Endpoint):
     def get(self, request: Request, slug: str) -> Response:
         """Show a draft with its file, what is wrong with it and its newest estimate."""
         checked_query(request.query_params, NoParameters)
-        return Response(DraftDetailOutput(_draft_or_404(slug)).data)
+        return Response(DraftDetailOutput(draft_or_404(slug)).data)
 
     @extend_schema(request=DraftChangeInput, responses=DraftDetailOutput)
     def put(self, request: Request, slug: str) -> Response:
@@ -288,7 +288,7 @@ class DraftValidation(Endpoint):
     @extend_schema(responses=CheckOutput)
     def get(self, request: Request, slug: str) -> Response:
         checked_query(request.query_params, NoParameters)
-        draft = _draft_or_404(slug)
+        draft = draft_or_404(slug)
         return Response(_checked(check_draft(draft.toml, slug=slug)))
 
 
@@ -392,13 +392,6 @@ def _file(field: str, given: Any) -> str:
         return file_text(given) if field == "toml" else file_of_values(given)
     except UnreadableFile as refused:
         raise ValidationError({field: [str(refused)]}) from refused
-
-
-def _draft_or_404(slug: str) -> ExperimentDraft:
-    try:
-        return draft_by_slug(slug)
-    except DraftMissing as error:
-        raise Http404 from error
 
 
 def _checked(check: DraftCheck) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from django.http import Http404
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.http import http_date
@@ -15,25 +14,14 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from runs.addressed import experiment_or_404
 from runs.models import Experiment, ExperimentStatus, Origin
-from runs.selectors import EXPERIMENT_LISTING, ExperimentMissing, experiment_by_slug
+from runs.selectors import EXPERIMENT_LISTING
 from runs.services.progress import Progress, progress_of
 from runs.services.standing import standing_report
 from workbench.kernel.api import NoParameters, checked_query
 from workbench.rest import Endpoint, listed
 from workbench.schema import listing_schema
-
-
-def experiment_or_404(slug: str) -> Experiment:
-    """Return the experiment of ``slug``.
-
-    Raises:
-        Http404: there is none.
-    """
-    try:
-        return experiment_by_slug(slug)
-    except ExperimentMissing as error:
-        raise Http404 from error
 
 
 class ExperimentLinks(serializers.Serializer[Any]):

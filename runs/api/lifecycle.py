@@ -14,8 +14,9 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from runs.addressed import experiment_or_404
 from runs.api.drafts import DraftDetailOutput, JobStartedOutput, no_body
-from runs.api.experiments import ExperimentOutput, experiment_or_404
+from runs.api.experiments import ExperimentOutput
 from runs.domain.plan import Budget
 from runs.models import Experiment
 from runs.services import lifecycle

@@ -16,8 +16,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from runs.addressed import experiment_or_404
 from runs.api.cells import cell_or_404
-from runs.api.experiments import experiment_or_404
 from runs.domain.checking import Verdict
 from runs.domain.effects import Transition
 from runs.domain.report import FailurePolicy, PairRecord, transition_of

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import IO, Any
+from typing import Any
 
 from django.urls import reverse
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.exceptions import ValidationError
-from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -27,30 +26,18 @@ from workbench.kernel.api import (
     TooLarge,
     checked_query,
 )
-from workbench.rest import Endpoint, checked_body
+from workbench.rest import Endpoint, StreamParser, checked_body, media_type_of
 
 # A JSON body is read whole; a stream of rows never is.
 LARGEST_JSON = 10_000_000
 PIECE = 64 * 1024
 
 
-class _Streamed(BaseParser):
-    """A body that is read piece by piece."""
-
-    def parse(
-        self,
-        stream: IO[bytes],
-        media_type: str | None = None,
-        parser_context: Mapping[str, Any] | None = None,
-    ) -> Any:
-        return stream
-
-
-class NdjsonParser(_Streamed):
+class NdjsonParser(StreamParser):
     media_type = "application/x-ndjson"
 
 
-class CsvParser(_Streamed):
+class CsvParser(StreamParser):
     media_type = "text/csv"
 
 
@@ -91,7 +78,7 @@ class RunRows(Endpoint):
 
     def prepare(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Take the rows in before anything is done with them, however slow they come."""
-        kind = (request.content_type or "").partition(";")[0].strip().lower()
+        kind = media_type_of(request)
         if kind in _FORMATS:
             self._given = checked_query(request.query_params, RunRowsQuery)
             self._kept = _keep(_pieces(request.stream), _FORMATS[kind])

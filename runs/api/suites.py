@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import IO, Any
+from typing import Any
 
 from django.http import Http404
 from django.urls import reverse
@@ -13,7 +12,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers, status
 from rest_framework.exceptions import ValidationError
-from rest_framework.parsers import BaseParser, MultiPartParser
+from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -39,7 +38,7 @@ from skills.services.uploading import BadSlug
 from workbench.kernel.api import NoParameters, TooLarge, checked_query
 from workbench.kernel.lists import Listing
 from workbench.kernel.uploads import FORM_BYTES
-from workbench.rest import Endpoint, checked_body, listed
+from workbench.rest import Endpoint, StreamParser, checked_body, listed, media_type_of
 from workbench.schema import listing_schema
 
 VERSION_LISTING = Listing(sorts={"number": "number"}, default_sort="-number")
@@ -126,18 +125,10 @@ class ReceivedOutput(serializers.Serializer[Any]):
     )
 
 
-class TaskFileParser(BaseParser):
+class TaskFileParser(StreamParser):
     """A task file as the whole body."""
 
     media_type = "application/x-ndjson"
-
-    def parse(
-        self,
-        stream: IO[bytes],
-        media_type: str | None = None,
-        parser_context: Mapping[str, Any] | None = None,
-    ) -> Any:
-        return stream
 
 
 class Suites(Endpoint):
@@ -157,9 +148,8 @@ class Suites(Endpoint):
 
     def prepare(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Check the file line by line and keep it aside."""
-        kind = (request.content_type or "").partition(";")[0].strip().lower()
         file: Any
-        if kind == TaskFileParser.media_type:
+        if media_type_of(request) == TaskFileParser.media_type:
             given = checked_query(request.query_params, SuiteQuery)
             file, file_name = request.stream, "the file"
         else:

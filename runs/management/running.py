@@ -15,19 +15,14 @@ from django.db import close_old_connections
 from django.utils import timezone
 
 from runs.domain.agent import AgentStopped
-from runs.domain.partitions import PartitionImpossible
 from runs.domain.plan import ExperimentSpec, InvalidExperiment
-from runs.domain.suites import InvalidTaskFile, UnknownSuite
+from runs.domain.suites import UnknownSuite
 from runs.models import Experiment, ExperimentStatus
 from runs.sandbox.grader import HostFailed, NoIsolation
 from runs.selectors import ExperimentMissing
 from runs.services.lifecycle import WrongStatus, start
-from runs.services.planning import SameTasks, SlugTaken
-from runs.services.preparing import EndpointUnusable, NotReady, check_endpoints
+from runs.services.preparing import UNPLANNABLE, EndpointUnusable, check_endpoints
 from runs.services.progress import Progress, progress_of
-from runs.services.tasks import UnknownSource
-from skills.services.importing import NothingToImport
-from skills.services.libraries import LibraryMissing, LibraryQuarantined
 from workbench.kernel.chat import EndpointFault
 from workbench.kernel.public import public_url
 from workbench.llm.factory import BadEndpoint
@@ -38,18 +33,10 @@ EXIT_INFRASTRUCTURE = 3
 POLL_S = 1.0
 
 INPUT_FAULTS = (
+    *UNPLANNABLE,
     BadEndpoint,
     ExperimentMissing,
     InvalidExperiment,
-    InvalidTaskFile,
-    LibraryMissing,
-    LibraryQuarantined,
-    NotReady,
-    NothingToImport,
-    PartitionImpossible,
-    SameTasks,
-    SlugTaken,
-    UnknownSource,
     UnknownSuite,
     WrongStatus,
 )

@@ -25,7 +25,6 @@ from django.db.models.fields.json import KT
 from django.urls import reverse
 from django.utils import timezone
 
-from runs.domain.checking import Verdict
 from runs.domain.plan import EMBEDDED
 from runs.domain.report import (
     BEING_GRADED_AGAIN,
@@ -50,7 +49,7 @@ from runs.models import (
     Pair,
     PairArm,
 )
-from runs.selectors import cells_of
+from runs.selectors import cells_of, standing_grades
 from runs.services.reporting import (
     UNSANDBOXED,
     descriptor_of,
@@ -542,13 +541,7 @@ def _notices(cell: Cell, record: PairRecord, run: _Recorded) -> list[str]:
 def _recorded(executions: Sequence[int]) -> dict[int, _Recorded]:
     """Return what each execution has to show, in two queries that read no whole trace."""
     attempts = Attempt.objects.filter(execution__in=executions)
-    grades = {
-        attempt: (verdict, tier)
-        for attempt, verdict, tier in Grade.objects.filter(attempt__in=attempts.values("pk"))
-        .exclude(verdict=Verdict.INFRA_ERROR)
-        .order_by("number")
-        .values_list("attempt", "verdict", "tier")
-    }
+    grades = standing_grades(attempts)
     found: dict[int, _Recorded] = {}
     # A failed attempt is only ever followed by another one, so the last one counts.
     for pk, execution, number, failure, retrieved, returned, *numbers in attempts.order_by(

@@ -14,7 +14,6 @@ from django.utils import timezone
 
 from runs.domain.agent import AgentStopped
 from runs.domain.forecasts import expected_pairs
-from runs.domain.partitions import PartitionImpossible
 from runs.domain.pauses import advice_before, patience
 from runs.domain.plan import Budget, ExperimentSpec
 from runs.domain.suites import InvalidTaskFile
@@ -23,18 +22,16 @@ from runs.sandbox.grader import Grader, HostFailed, NoIsolation
 from runs.selectors import experiment_by_slug
 from runs.services import lifecycle
 from runs.services.drafting import DraftMissing, check_draft, draft_by_slug
-from runs.services.planning import Layout, SameTasks, SlugTaken, lay_out, plan_experiment
+from runs.services.planning import Layout, SameTasks, lay_out, plan_experiment
 from runs.services.preparing import (
+    UNPLANNABLE,
     EndpointUnusable,
-    NotReady,
     check_endpoints,
     prepare,
     stored_partitions,
 )
 from runs.services.probing import CellProbe, ModelEstimate, ProbeRun, probe, probe_runs
 from runs.services.rescoring import rescore
-from runs.services.tasks import UnknownSource
-from skills.services.importing import NothingToImport
 from skills.services.libraries import LibraryMissing, LibraryQuarantined
 from workbench.jobs import Handle, JobFailed, latest_job, request_job
 from workbench.kernel.chat import EndpointBusy, EndpointFault
@@ -50,20 +47,7 @@ RESCORE_TASK = "runs.rescore"
 _LIVE = (LeaseState.PENDING, LeaseState.RUNNING)
 
 # What people can mend, or what their endpoint or host said: told as it is.
-_TOLD = (
-    EndpointUnusable,
-    HostFailed,
-    InvalidTaskFile,
-    LibraryMissing,
-    LibraryQuarantined,
-    NoIsolation,
-    NotReady,
-    NothingToImport,
-    PartitionImpossible,
-    SameTasks,
-    SlugTaken,
-    UnknownSource,
-)
+_TOLD = (*UNPLANNABLE, EndpointUnusable, HostFailed, NoIsolation)
 
 
 class DraftNotReady(Exception):

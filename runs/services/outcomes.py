@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from django.db import transaction
@@ -30,6 +31,19 @@ def grade_attempt(attempt: Attempt, task: Task, grader: Grader) -> GradeResult:
 def standing_grade(attempt: Attempt) -> Grade | None:
     """Return the grade of the attempt that counts: its latest one with a verdict, or None."""
     return attempt.grades.exclude(verdict=Verdict.INFRA_ERROR).order_by("-number").first()
+
+
+def outcome_of(pair: Pair, *, se: Grade, sd: Grade, at: datetime) -> Outcome:
+    """Return the outcome that the two grades come to; nothing is stored."""
+    return Outcome(
+        uid=uid_for("outcome", str(pair.uid), se.number, sd.number),
+        pair=pair,
+        se_grade=se,
+        sd_grade=sd,
+        transition=Transition.of(se=se.verdict == Verdict.PASS, sd=sd.verdict == Verdict.PASS),
+        retrieved=se.attempt.retrieved,
+        at=at,
+    )
 
 
 def store_grade(attempt: Attempt, result: GradeResult) -> Grade:
@@ -62,15 +76,7 @@ def store_outcome(pair: Pair) -> None:
         se, sd = graded[Arm.SE].grade, graded[Arm.SD].grade
         if se.tier != sd.tier or graded[Arm.SE].dropped != graded[Arm.SD].dropped:
             return
-        outcome = Outcome(
-            uid=uid_for("outcome", str(pair.uid), se.number, sd.number),
-            pair=pair,
-            se_grade=se,
-            sd_grade=sd,
-            transition=Transition.of(se=se.verdict == Verdict.PASS, sd=sd.verdict == Verdict.PASS),
-            retrieved=se.attempt.retrieved,
-            at=timezone.now(),
-        )
+        outcome = outcome_of(pair, se=se, sd=sd, at=timezone.now())
         Outcome.objects.bulk_create([outcome], ignore_conflicts=True)
 
 

@@ -10,15 +10,17 @@ from pathlib import Path
 from django.conf import settings
 from django.utils import timezone
 
+from runs.domain.partitions import PartitionImpossible
 from runs.domain.pauses import advice_before, patience
 from runs.domain.plan import BenchmarkSpec, ExperimentSpec, ModelSpec
-from runs.domain.suites import SUITE_NAMES, Suite, load_suite
+from runs.domain.suites import SUITE_NAMES, InvalidTaskFile, Suite, load_suite
 from runs.domain.tasks import names_imported
 from runs.models import Benchmark, Partition
 from runs.sandbox.grader import Grader, HostFailed
 from runs.selectors import benchmark_named
 from runs.services.arms import endpoint_of
 from runs.services.benchmarks import store_benchmark, store_partition
+from runs.services.planning import SameTasks, SlugTaken
 from runs.services.tasks import (
     ReferenceState,
     UnknownSource,
@@ -27,7 +29,8 @@ from runs.services.tasks import (
 )
 from skills.domain.skillfile import slugify
 from skills.models import Library
-from skills.services.importing import import_skills, read_directories
+from skills.services.importing import NothingToImport, import_skills, read_directories
+from skills.services.libraries import LibraryMissing, LibraryQuarantined
 from workbench.kernel.identity import sha256_of
 from workbench.llm.factory import Probe, probe_endpoint
 
@@ -41,6 +44,20 @@ class NotReady(Exception):
     def __init__(self, problems: list[str]) -> None:
         super().__init__("\n".join(problems))
         self.problems = tuple(problems)
+
+
+# Why a file can't become an experiment, in words for whoever wrote it.
+UNPLANNABLE = (
+    InvalidTaskFile,
+    LibraryMissing,
+    LibraryQuarantined,
+    NotReady,
+    NothingToImport,
+    PartitionImpossible,
+    SameTasks,
+    SlugTaken,
+    UnknownSource,
+)
 
 
 def prepare(

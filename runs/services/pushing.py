@@ -19,7 +19,6 @@ from django.urls import reverse
 from django.utils.text import slugify
 
 from runs.domain.checking import Verdict
-from runs.domain.effects import Transition
 from runs.domain.plan import (
     FAILURE_POLICY_OF,
     RESERVED_SLUGS,
@@ -70,6 +69,7 @@ from runs.models import (
 )
 from runs.models import ArmSpec as StoredArmSpec
 from runs.services.benchmarks import store_partition
+from runs.services.outcomes import outcome_of
 from workbench.kernel.identity import canonical_json, sha256_of, sha256_of_text, uid_for
 from workbench.kernel.leases import LeaseState
 from workbench.trail import record_event
@@ -602,22 +602,9 @@ def _store_pairs(
         if execution.pk in graded:
             by_pair.setdefault(run.pair.pk, {})[run.arm] = graded[execution.pk]
     Outcome.objects.bulk_create(
-        _outcome(pair, by_pair[pair.pk], at=at)
+        outcome_of(pair, se=by_pair[pair.pk][Arm.SE], sd=by_pair[pair.pk][Arm.SD], at=at)
         for pair in pairs
         if len(by_pair.get(pair.pk, ())) == len(Arm)
-    )
-
-
-def _outcome(pair: Pair, grades: Mapping[Arm, Grade], *, at: datetime) -> Outcome:
-    se, sd = grades[Arm.SE], grades[Arm.SD]
-    return Outcome(
-        uid=uid_for("outcome", str(pair.uid), se.number, sd.number),
-        pair=pair,
-        se_grade=se,
-        sd_grade=sd,
-        transition=Transition.of(se=se.verdict == Verdict.PASS, sd=sd.verdict == Verdict.PASS),
-        retrieved=se.attempt.retrieved,
-        at=at,
     )
 
 

@@ -42,7 +42,7 @@ from runs.models import (
     PairArm,
     Task,
 )
-from runs.selectors import States, cells_of, executions_of, states_of
+from runs.selectors import States, cells_of, executions_of, standing_grades, states_of
 from workbench.kernel.identity import sha256_of
 from workbench.kernel.leases import LeaseState
 
@@ -315,13 +315,7 @@ def evidence_of(cells: Sequence[Cell], arms: Any = None, *, notes: bool = True) 
 
 def _runs(attempts: Any, *, notes: bool) -> dict[int, Run]:
     """Return the run of each execution of ``attempts``; an attempt's standing grade counts."""
-    grades = {
-        attempt: (verdict, tier)
-        for attempt, verdict, tier in Grade.objects.filter(attempt__in=attempts.values("pk"))
-        .exclude(verdict=Verdict.INFRA_ERROR)
-        .order_by("number")
-        .values_list("attempt", "verdict", "tier")
-    }
+    grades = standing_grades(attempts)
     runs = {}
     # A failed attempt is only ever followed by another one, so the last one counts. Of the
     # trace, which holds every message, only what is named here leaves the database.

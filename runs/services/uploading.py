@@ -234,7 +234,7 @@ def _imported(handle: Handle, path: Path, open_grader: Callable[[], Grader]) -> 
                 "This worker doesn't find the uploaded file. Upload it again; if that doesn't "
                 "help, web and worker don't share one data folder (WORKBENCH_DATA)."
             )
-            # Not in memory: recorded cases may be many times the file.
+        # Not in memory: recorded cases may be many times the file.
         with tempfile.TemporaryFile(dir=settings.UPLOADS_DIR, prefix=_PREFIX) as recorded:
             in_process = _grade(handle, path, recorded, open_grader)
             stored = _store(job, path, recorded, at=timezone.now())

@@ -11,13 +11,14 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
+from runs.addressed import experiment_or_404
 from runs.domain.plan import arm_from_json
 from runs.domain.report import Failure, PairRecord
 from runs.models import Cell, Origin
 from runs.selectors import cells_of
 from runs.services.pair_lists import CENSORED, PENDING, pairs_page, state_of
 from runs.services.standing import standing_report
-from runs.views.experiments import experiment_or_404, is_demonstration, other_notices
+from runs.views.experiments import is_demonstration, other_notices
 from runs.views.figures import WORDS, CellView, cell_view, telling_apart
 from workbench.kernel.pages import render_page, utc_seconds
 from workbench.kernel.roles import unblinded_only

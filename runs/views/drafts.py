@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from runs.addressed import draft_or_404, experiment_or_404
 from runs.domain.drafts import (
     DraftForm,
     NotInForm,
@@ -68,7 +69,6 @@ from runs.views.draftforms import (
     form_view,
     new_form,
 )
-from runs.views.experiments import experiment_or_404
 from runs.views.live import duration
 from workbench.jobviews import JobView, job_view
 from workbench.kernel.forms import Fault, posted
@@ -194,18 +194,6 @@ class DraftFilePage:
     faults: tuple[Fault, ...]
     problems: tuple[ProblemView, ...]
     theirs: str
-
-
-def draft_or_404(slug: str) -> ExperimentDraft:
-    """Return the draft of ``slug``.
-
-    Raises:
-        Http404: there is none.
-    """
-    try:
-        return draft_by_slug(slug)
-    except DraftMissing as error:
-        raise Http404 from error
 
 
 # --- making one -------------------------------------------------------------------

@@ -13,13 +13,12 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
+from runs.addressed import experiment_or_404
 from runs.domain.render import csv_text, markdown
 from runs.domain.report import DEMONSTRATION, TERMS
 from runs.models import Experiment, ExperimentStatus, Origin
 from runs.selectors import (
     EXPERIMENT_LISTING,
-    ExperimentMissing,
-    experiment_by_slug,
     pair_counts,
 )
 from runs.services import lifecycle
@@ -143,18 +142,6 @@ class ProgressFragment:
     """The part of a page that is fetched again while an experiment runs."""
 
     progress: ProgressView
-
-
-def experiment_or_404(slug: str) -> Experiment:
-    """Return the experiment of ``slug``.
-
-    Raises:
-        Http404: there is none.
-    """
-    try:
-        return experiment_by_slug(slug)
-    except ExperimentMissing as error:
-        raise Http404 from error
 
 
 # --- list -----------------------------------------------------------------------

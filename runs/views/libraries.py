@@ -11,6 +11,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from runs.models import Cell
 from runs.views.listing import ListControls, list_controls, page_or_404
+from runs.views.versions import VersionLink, version_links
 from skills.domain.skillfile import LoadedLibrary, SkillType
 from skills.domain.ziplibrary import MAX_MEMBERS, MAX_SKILL_BYTES, MAX_ZIP_BYTES, UnsafeArchive
 from skills.models import Library, LibraryEntry, Status
@@ -69,15 +70,6 @@ class EntryRow:
     type: str
     status: str
     version: int
-    url: str
-
-
-@dataclass(frozen=True)
-class VersionLink:
-    """One version of the library."""
-
-    number: int
-    current: bool
     url: str
 
 
@@ -216,7 +208,7 @@ def library(request: HttpRequest, slug: str, number: int | None = None) -> HttpR
             newest_url=_url(slug),
             sha256=found.sha256,
             skills=record.skills,
-            versions=_versions(found, newest),
+            versions=version_links(found, newest.number, _url),
             changes=_changes(found),
             used_by=_used_by(slug),
             rows=tuple(_entry_row(entry) for entry in page.rows),
@@ -353,18 +345,6 @@ def _url(slug: str, number: int | None = None) -> str:
     if number is None:
         return reverse("library", kwargs={"slug": slug})
     return reverse("library-version", kwargs={"slug": slug, "number": number})
-
-
-def _versions(found: Library, newest: Library) -> tuple[VersionLink, ...]:
-    numbers = Library.objects.filter(slug=found.slug).order_by("-number")
-    return tuple(
-        VersionLink(
-            number,
-            number == found.number,
-            _url(found.slug, None if number == newest.number else number),
-        )
-        for number in numbers.values_list("number", flat=True)[:SHOWN]
-    )
 
 
 def _changes(after: Library) -> Changes | None:

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from runs.domain.suites import SUITE_NAMES, suite_kinds
 from runs.domain.taskfiles import Format, Problem
 from runs.domain.tasks import Kind
-from runs.models import Benchmark, Task
+from runs.models import Task
 from runs.selectors import (
     PROMPT_BEGINNING,
     SUITE_LISTING,
@@ -40,13 +40,13 @@ from runs.services.uploading import (
     receive_suite,
 )
 from runs.views.listing import FilterChoice, ListControls, list_controls, page_or_404
+from runs.views.versions import VersionLink, version_links
 from skills.services.uploading import BadSlug
 from workbench.kernel.forms import Fault, posted
 from workbench.kernel.pages import render_page
 from workbench.kernel.roles import unblinded_only
 from workbench.kernel.uploads import takes_upload
 
-VERSIONS_SHOWN = 100
 CHECKED = {
     "cases": "by separate cases",
     "two_processes": "by its whole test, apart from the answer",
@@ -88,15 +88,6 @@ class SuitesPage:
 
 
 @dataclass(frozen=True)
-class SuiteVersion:
-    """One version of the suite."""
-
-    number: int
-    current: bool
-    url: str
-
-
-@dataclass(frozen=True)
 class TaskRow:
     """One task; ``cut`` where its prompt goes on."""
 
@@ -130,7 +121,7 @@ class SuitePage:
     kinds: str
     shipped: bool
     isolation: tuple[Isolation, ...]
-    versions: tuple[SuiteVersion, ...]
+    versions: tuple[VersionLink, ...]
     rows: tuple[TaskRow, ...]
     controls: ListControls
     download_url: str
@@ -207,7 +198,7 @@ def suite(request: HttpRequest, slug: str, number: int | None = None) -> HttpRes
             isolation=tuple(
                 Isolation(CHECKED.get(how, how), counts[how]) for how in sorted(counts)
             ),
-            versions=_versions(found, newest),
+            versions=version_links(found, newest.number, _url),
             rows=tuple(_task_row(task) for task in page.rows),
             controls=list_controls(
                 page,
@@ -346,18 +337,6 @@ def _shipped_kinds(name: str) -> Mapping[str, int] | None:
         return suite_kinds(name)
     except OSError:
         return None
-
-
-def _versions(found: Benchmark, newest: Benchmark) -> tuple[SuiteVersion, ...]:
-    numbers = Benchmark.objects.filter(slug=found.slug).order_by("-number")
-    return tuple(
-        SuiteVersion(
-            number,
-            number == found.number,
-            _url(found.slug, None if number == newest.number else number),
-        )
-        for number in numbers.values_list("number", flat=True)[:VERSIONS_SHOWN]
-    )
 
 
 def _task_row(task: Task) -> TaskRow:

@@ -14,8 +14,6 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
-from rest_framework.permissions import BasePermission
-from rest_framework.request import Request
 
 CLOSED = "This page is not open to your role."
 
@@ -75,12 +73,3 @@ def only_for(*roles: Role) -> Callable[[View], View]:
 def unblinded_only(view: View) -> View:
     """Close ``view`` to everyone but leads and admins."""
     return only_for(*UNBLINDED)(view)
-
-
-class UnblindedOnly(BasePermission):
-    """The same rule for the API."""
-
-    message = CLOSED
-
-    def has_permission(self, request: Request, view: Any) -> bool:
-        return is_unblinded(request.user)
