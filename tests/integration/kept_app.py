@@ -8,7 +8,8 @@ from pathlib import Path
 
 from celery import Celery
 
-app = Celery("kept", broker=os.environ.get("BROKER_URL"))
+# Not the current one: the tests that run after this is imported use the workbench's.
+app = Celery("kept", broker=os.environ.get("BROKER_URL"), set_as_current=False)
 app.conf.task_ignore_result = True
 
 # A grandchild that leaves its session and its parent, as a daemon does.
