@@ -59,6 +59,7 @@ from runs.services.reporting import (
 )
 from runs.services.writing import FORMATS, Column, Row, write_file
 from workbench.jobs import Handle, JobFailed, JobMissing, job_by_uid, request_job
+from workbench.kernel.files import written_before
 from workbench.kernel.lists import Filter, Listing
 from workbench.kernel.roles import Role, role_of
 from workbench.models import AuditEvent, Job
@@ -255,13 +256,9 @@ def is_kept(job: Job) -> bool:
 def remove_old_exports(*, now: datetime) -> int:
     """Remove the files that are no longer kept; return how many."""
     removed = 0
-    for path in _folder().glob("*") if _folder().exists() else ():
-        try:
-            if path.stat().st_mtime < (now - KEPT_FOR).timestamp():
-                path.unlink()
-                removed += 1
-        except FileNotFoundError:  # another sweep was faster
-            continue
+    for path in written_before(_folder(), "*", moment=now - KEPT_FOR):
+        path.unlink(missing_ok=True)
+        removed += 1
     return removed
 
 

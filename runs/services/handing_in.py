@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import uuid
 from collections.abc import Iterable, Mapping
@@ -29,6 +28,7 @@ from runs.services.pushing import (
     taken,
 )
 from workbench.jobs import Handle, JobFailed, request_job
+from workbench.kernel.files import written_before
 from workbench.kernel.leases import LeaseState
 from workbench.models import Job
 
@@ -171,16 +171,14 @@ def problems_of(error: BadRows) -> list[dict[str, Any]]:
 
 def remove_old_rows(*, now: datetime) -> None:
     """Remove the kept rows whose job has ended."""
-    folder = _folder()
-    for path in folder.iterdir() if folder.exists() else ():
+    for path in written_before(_folder(), "*", moment=now - KEPT_FOR):
         live = Job.objects.filter(
             kind=PUSH_TASK,
             params__file=path.name,
             state__in=(LeaseState.PENDING, LeaseState.RUNNING),
         )
-        with contextlib.suppress(FileNotFoundError):  # another sweep was faster
-            if path.stat().st_mtime < (now - KEPT_FOR).timestamp() and not live.exists():
-                path.unlink()
+        if not live.exists():
+            path.unlink(missing_ok=True)
 
 
 def _folder() -> Path:

@@ -30,6 +30,7 @@ from runs.services.benchmarks import store_rows
 from runs.services.tasks import ReferenceCheck, ReferenceState, reference_check
 from skills.services.uploading import BadSlug, check_slug
 from workbench.jobs import Handle, JobFailed, request_job
+from workbench.kernel.files import written_before
 from workbench.kernel.identity import sha256_of
 from workbench.kernel.leases import LeaseLost
 from workbench.kernel.versions import versioned
@@ -335,13 +336,8 @@ def _scan(lines: Iterable[bytes], kept: IO[str], file_name: str, format: Format 
 
 def _remove_left_behind(*, now: datetime) -> None:
     # The second are files of forms whose process died while it read them.
-    found = [p for pattern in _LEFT_BEHIND for p in settings.UPLOADS_DIR.glob(pattern)]
-    for path in found:
-        try:
-            if path.stat().st_mtime < (now - KEPT_FOR).timestamp():
-                path.unlink()
-        except FileNotFoundError:
-            continue
+    for path in written_before(settings.UPLOADS_DIR, *_LEFT_BEHIND, moment=now - KEPT_FOR):
+        path.unlink(missing_ok=True)
 
 
 # --- grading and storing --------------------------------------------------------
